@@ -1,0 +1,64 @@
+"""The command line. Each command exits 0 only if what it checks holds."""
+
+import argparse
+import sys
+
+
+def _verify(args):
+    from kda_lab.equations import EQUATIONS
+    from kda_lab.proof import registry, report
+
+    chosen = EQUATIONS
+    if args.only:
+        chosen = [e for e in EQUATIONS if e.slug == args.only]
+        if not chosen:
+            import difflib
+
+            near = difflib.get_close_matches(args.only, [e.slug for e in EQUATIONS], n=3)
+            hint = f"; close: {', '.join(near)}" if near else "; run 'kda-lab verify' for the list"
+            print(f"kda-lab verify: no equation has the slug {args.only!r}{hint}", file=sys.stderr)
+            return 2
+    return 0 if report.run(chosen, registry.judge, as_document=args.json) else 1
+
+
+def _gpu(args):
+    from kda_lab import gpucell
+
+    if args.action == "record":
+        return gpucell.record(args.targets)
+    return gpucell.check(args.book, allow_stale=args.allow_stale)
+
+
+def parser():
+    """The parser of ``kda-lab``.
+
+    >>> parser().parse_args(["verify", "--only", "kda-forms"]).only
+    'kda-forms'
+    """
+    top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks and kernels.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    verify = commands.add_parser("verify", help="prove and check every equation, and reject every mutant")
+    verify.add_argument("--only", metavar="SLUG", help="one equation")
+    verify.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    verify.set_defaults(run=_verify)
+    gpu = commands.add_parser("gpu", help="record the GPU cells of the book, or check the recordings").add_subparsers(
+        dest="action", required=True, metavar="ACTION"
+    )
+    record = gpu.add_parser("record", help="run GPU cells on this machine's CUDA device and record them")
+    record.add_argument("targets", nargs="*", help="pages or cell names (all if none)")
+    record.set_defaults(run=_gpu)
+    check = gpu.add_parser("check", help="are the recordings complete and fresh?")
+    check.add_argument("--book", default="book", help="folder of the pages")
+    check.add_argument("--allow-stale", action="store_true", help="let records of an earlier version pass")
+    check.set_defaults(run=_gpu)
+    return top
+
+
+def main(argv=None):
+    """Run ``kda-lab`` and return its exit status."""
+    args = parser().parse_args(argv)
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

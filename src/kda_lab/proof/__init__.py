@@ -1,0 +1,1 @@
+"""The proof engine: number systems in which a claim is tried, the registry of equations, and the report."""
