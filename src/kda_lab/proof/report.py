@@ -55,8 +55,9 @@ def summary(verdicts):
     )
 
 
-def run(equations, judge, as_document=False, out=sys.stdout):
+def run(equations, judge, as_document=False, out=None):
     """Judge the equations, print the table line by line (or one JSON document), and return whether all is well."""
+    out = out or sys.stdout
     verdicts = []
     if not as_document:
         print(f"{'':5s} {'equation':30s} {'level':8s} {'engine':20s} mutants    time", file=out)
