@@ -1,0 +1,534 @@
+"""``%%gpu NAME``: run a cell on a CUDA device and record it, or replay the record where there is none.
+
+A page says ``from kda_lab import gpucell`` once and then begins a cell with ``%%gpu NAME`` (names are lower-case words
+with hyphens). With a CUDA device the cell runs and ``recordings/NAME.json`` is written; elsewhere, and in every build
+of the book, the record is shown again under a banner that says where and when it was made. ``%%gpu NAME --bind x,y``
+keeps the JSON-able variables x and y for later cells, on replay too. ``kda-lab gpu record`` does the same for whole
+pages with plain Python, without Jupyter: it runs each GPU cell and those earlier cells of its page that it needs.
+
+What a record depends on, and so what makes it stale:
+
+* the cell, and the earlier cells of the page that it needs (`kda_lab.pagecells`): recording runs exactly these.
+* every module of ``kda_lab`` that was loaded when the cell finished. ``gpucell``, ``pagecells`` and ``cli`` never count; ``figures`` and
+  ``widgets`` count if the cell itself imports them, since a record keeps the drawing as it was made; ``proof``,
+  ``equations`` and ``conformance`` count if the cell, or a cell that it needs, names them.
+* every CUDA file that was compiled (`note_source`), with the files of ours that it includes.
+
+All are compared without comments and docstrings. The rule errs on the safe side: a module that was loaded for another
+cell of the page counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import contextlib
+import datetime
+import hashlib
+import io
+import json
+import linecache
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from kda_lab.pagecells import Cell, PageError, arguments, needed, page_cells, parse_cell, tree
+
+SCHEMA = 1
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parents[1]
+BOOK = ROOT / "book"
+RECORDINGS = ROOT / "recordings"
+
+NEVER = {"gpucell", "pagecells", "cli"}
+IF_IMPORTED = {"figures", "widgets"}
+IF_NAMED = {"proof", "equations", "conformance"}
+
+_compiled: set[Path] = set()
+
+
+class RecordError(PageError):
+    """A record cannot be used or made; the message is one sentence that says what to do."""
+
+
+# ---------------------------------------------------------------- code, without comments and docstrings
+
+def _plain(node: Any) -> Any:
+    """A syntax tree as nested lists: docstrings and empty fields left out, so that all Python versions agree."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return [type(node).__name__, repr(node)]
+    if isinstance(node, ast.JoinedStr):
+        return ["JoinedStr", *_joined(node)]
+    fields = []
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            value = [s for s in value if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)
+                                              and isinstance(s.value.value, str))]
+        if name not in ("kind", "type_comment", "type_ignores", "ctx") and value is not None and value != []:
+            fields.append([name, _plain(value)])
+    return [type(node).__name__, *fields]
+
+
+def _joined(node: ast.JoinedStr) -> Iterator[Any]:
+    """The parts of an f-string, neighbouring pieces of text joined."""
+    text = ""
+    for part in [*node.values, None]:
+        if isinstance(part, ast.Constant):
+            text += part.value
+            continue
+        if text:
+            yield ["str", text]
+            text = ""
+        if part is not None:
+            yield _plain(part)
+
+
+def python_digest(code: str) -> str:
+    """SHA-256 of Python code without its comments, docstrings and layout.
+
+    >>> python_digest("x = 1  # one") == python_digest("x=1")
+    True
+    >>> python_digest("x = 1") == python_digest("x = 2")
+    False
+    """
+    return hashlib.sha256(json.dumps(_plain(ast.parse(code))).encode()).hexdigest()
+
+
+_CUDA_TOKEN = re.compile(r"""//(?:\\\n|[^\n])*|/\*.*?\*/|R"(?P<d>[^(\s]*)\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.S)
+
+
+def cuda_digest(code: str) -> str:
+    r"""SHA-256 of CUDA code without its comments, blank lines and indentation.
+
+    >>> cuda_digest("int  x; // one\n\n  int y;") == cuda_digest("int x;\nint y; /* two */")
+    True
+    >>> cuda_digest('s = "//a";') == cuda_digest('s = "//b";')
+    False
+    """
+    bare = _CUDA_TOKEN.sub(lambda m: " " if m[0].startswith(("//", "/*")) else m[0], code.replace("\r\n", "\n"))
+    lines = (re.sub(r"[ \t]+", " ", line).strip() for line in bare.split("\n"))
+    return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()
+
+
+def source_digest(path: Path) -> str:
+    """The digest of one source file, by its suffix."""
+    text = path.read_text(encoding="utf-8")
+    return python_digest(text) if path.suffix == ".py" else cuda_digest(text)
+
+
+# ---------------------------------------------------------------- what a cell used
+
+def cell_digest(cells: list[Cell]) -> str:
+    """SHA-256 of the needed cells; the last is the GPU cell, whose name and --bind count too."""
+    seen = dict.fromkeys(python_digest(cell.code) for cell in cells[:-1])
+    last = [cells[-1].name, list(cells[-1].bind), python_digest(cells[-1].code)]
+    return hashlib.sha256(json.dumps([*seen, last]).encode()).hexdigest()
+
+
+def note_source(path: str | os.PathLike[str]) -> None:
+    """Say that a CUDA file was compiled (or loaded from a cache of compiled files), so that records depend on it.
+
+    The files of ours that it includes are noted too.
+    """
+    path = Path(path).resolve()
+    if path in _compiled:
+        return
+    _compiled.add(path)
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+        for folder in (path.parent, PACKAGE / "cuda"):
+            if (folder / name).is_file():
+                note_source(folder / name)
+                break
+
+
+def used_sources(cells: list[Cell]) -> dict[str, str]:
+    """Digest of every source that counts for the last of these cells, by path from the folder above the package."""
+    imports, names = _mentioned(cells[-1:])[0], _mentioned(cells)[1]
+    paths = set(_compiled)
+    for name, module in list(sys.modules.items()):
+        family = (name.split(".") + [""])[1]
+        if name.split(".")[0] != PACKAGE.name or not getattr(module, "__file__", None) or family in NEVER:
+            continue
+        if family in IF_IMPORTED and family not in imports or family in IF_NAMED and family not in names:
+            continue
+        paths.add(Path(module.__file__).resolve())
+    if foreign := [path for path in sorted(paths) if not path.is_relative_to(PACKAGE)]:
+        raise RecordError(f"{cells[-1].name}: a record can depend on files of {PACKAGE.name}/ alone, got {foreign[0]}; move it into the package")
+    return {path.relative_to(PACKAGE.parent).as_posix(): source_digest(path) for path in sorted(paths)}
+
+
+def _mentioned(cells: list[Cell]) -> tuple[set[str], set[str]]:
+    """The words of all import statements in these cells, and all identifiers, imports included."""
+    imports, names = set(), set()
+    for node in (node for cell in cells for node in ast.walk(tree(cell))):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            dotted = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
+            imports |= {word for name in dotted for word in name.split(".")}
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+    return imports, names | imports
+
+
+# ---------------------------------------------------------------- records
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record as it was written; one sentence if it is missing or is not what this module writes."""
+    if not path.is_file():
+        raise RecordError(f"there is no record {path.name}; make it with 'kda-lab gpu record {path.stem}' on a CUDA machine")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path.name} is not JSON ({error}); record it again") from None
+    shape = {"schema": int, "name": str, "cell": str, "sources": dict, "provenance": dict, "bind": dict, "outputs": list}
+    for key, kind in shape.items():
+        if not isinstance(record, dict) or not isinstance(record.get(key), kind):
+            raise RecordError(f"{path.name} is malformed: expected {key!r} of type {kind.__name__}; record it again")
+    if record["schema"] != SCHEMA or record["name"] != path.stem:
+        raise RecordError(f"{path.name} is malformed: expected schema {SCHEMA} and name {path.stem!r}, got "
+                           f"{record['schema']} and {record['name']!r}; record it again")
+    if bad := [n for n, d in record["sources"].items() if not isinstance(d, str) or ".." in Path(n).parts or Path(n).is_absolute()]:
+        raise RecordError(f"{path.name} is malformed: the source {bad[0]!r} is not a path in the package with its digest; record it again")
+    for output in record["outputs"]:
+        stream = isinstance(output, dict) and output.get("type") == "stream" and isinstance(output.get("text"), str)
+        if not stream and not (isinstance(output, dict) and output.get("type") == "data" and isinstance(output.get("data"), dict)):
+            raise RecordError(f"{path.name} is malformed: an output is neither a stream nor data; record it again")
+    return record
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record whole or not at all."""
+    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def changes(record: dict[str, Any], cells: list[Cell]) -> list[str]:
+    """What the record depends on and is no longer the same."""
+    out = [] if record["cell"] == cell_digest(cells) else ["the cell"]
+    for name, digest in sorted(record["sources"].items()):
+        path = PACKAGE.parent / name
+        if not path.is_file():
+            out.append(f"{name} (gone)")
+        elif source_digest(path) != digest:
+            out.append(name)
+    return out
+
+
+def provenance() -> dict[str, Any]:
+    """Device, driver, versions and day of the recording."""
+    import torch
+
+    cuda = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if cuda else f"CPU ({platform.machine()}), for a test",
+        "capability": ".".join(map(str, torch.cuda.get_device_capability())) if cuda else None,
+        "driver": _driver() if cuda else None,
+        "torch": str(torch.__version__), "cuda": torch.version.cuda if cuda else None, "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _driver() -> str | None:
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return None
+    shown = subprocess.run([tool, "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    return shown.stdout.split("\n")[0].strip() or None
+
+
+def banner(record: dict[str, Any], changed: list[str]) -> dict[str, str]:
+    """The notice above a replayed output: where it comes from and, if the code has changed since, that it has."""
+    p = record["provenance"]
+    parts = [str(p.get("device")), str(p.get("date")), *(f"{label} {p[key]}" for key, label in (
+        ("torch", "torch"), ("cuda", "CUDA"), ("driver", "driver"), ("python", "Python")) if p.get(key))]
+    text = f"Recorded on {', '.join(parts)}; shown again here, not run."
+    note = ""
+    if changed:
+        note = f"This record was made by an earlier version of the code; changed since: {', '.join(changed)}."
+    html = (f'<div class="kda-record{" kda-stale" if changed else ""}" role="note"><p><strong>Recorded output.</strong> '
+            f'{escape(text)}</p>{f"<p><strong>Older code.</strong> {escape(note)}</p>" if note else ""}</div>')
+    return {"text/plain": f"{text} {note}".strip(), "text/html": html}
+
+
+# ---------------------------------------------------------------- running a cell
+
+def bundle(value: Any) -> dict[str, Any]:
+    """The forms in which an object shows itself, by MIME type, as a notebook would keep them."""
+    data: dict[str, Any] = {}
+    if hasattr(value, "_repr_mimebundle_"):
+        made = value._repr_mimebundle_()
+        data |= made[0] if isinstance(made, tuple) else made or {}
+    for kind, mime in (("html", "text/html"), ("svg", "image/svg+xml"), ("png", "image/png"), ("markdown", "text/markdown"),
+                       ("latex", "text/latex")):
+        show = getattr(value, f"_repr_{kind}_", None)
+        if mime not in data and callable(show) and (form := show()) is not None:
+            data[mime] = form
+    data = {mime: base64.b64encode(form).decode() if isinstance(form, bytes) else form for mime, form in data.items()}
+    return {"text/plain": repr(value)} | data
+
+
+def run_cell(cell: Cell, space: dict[str, Any]) -> list[dict[str, Any]]:
+    """Run a cell in a namespace; its prints, the objects that it gives to `display`, and its last value, in order."""
+    code, outputs, printed = tree(cell), [], io.StringIO()
+    name = f"<{cell.page}:{cell.line}>"
+    # tracebacks and inspect.getsource find the cell's lines
+    linecache.cache[name] = (len(cell.code), None, cell.code.splitlines(True), name)
+
+    def flush() -> None:
+        if text := printed.getvalue():
+            outputs.append({"type": "stream", "text": text})
+            printed.seek(0)
+            printed.truncate()
+
+    def display(*values: Any) -> None:
+        flush()
+        outputs.extend({"type": "data", "data": bundle(value)} for value in values)
+
+    last = code.body.pop() if code.body and isinstance(code.body[-1], ast.Expr) else None
+    kept = {key: space[key] for key in ("display",) if key in space}
+    space["display"] = display
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, name, "exec"), space)
+            if last is not None:
+                value = eval(compile(ast.Expression(last.value), name, "eval"), space)
+                quiet = cell.code.rstrip().endswith(";")
+                if value is not None and not quiet:
+                    display(value)
+    finally:
+        if space.get("display") is display:
+            del space["display"]
+            space.update(kept)
+    flush()
+    return outputs
+
+
+def make_record(cells: list[Cell], space: dict[str, Any], where: Path | None = None) -> dict[str, Any]:
+    """Run the last of the needed cells (the others have run in `space`) and write its record."""
+    cell = cells[-1]
+    outputs = run_cell(cell, space)
+    if missing := [b for b in cell.bind if b not in space]:
+        raise RecordError(f"{cell.page}:{cell.line}: --bind names {missing[0]!r}, which the cell does not set")
+    record = {"schema": SCHEMA, "name": cell.name, "cell": cell_digest(cells), "sources": used_sources(cells),
+              "provenance": provenance(), "bind": {b: space[b] for b in cell.bind}, "outputs": outputs}
+    try:
+        json.dumps(record, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise RecordError(f"{cell.page}:{cell.line}: a record holds JSON alone ({error}); bind plain finite numbers, strings, "
+                           "lists and dicts") from None
+    write_record((where or RECORDINGS) / f"{cell.name}.json", record)
+    return record
+
+
+def mode() -> str:
+    """'record' or 'replay': a book build replays, a machine with CUDA records; KDA_GPU decides if it is set."""
+    asked = os.environ.get("KDA_GPU", "")
+    if asked not in ("", "record", "replay", "record-cpu"):
+        raise RecordError(f"KDA_GPU must be record, replay or record-cpu (for tests), got {asked!r}")
+    if asked == "replay" or not asked and os.environ.get("KDA_LAB_STATIC"):
+        return "replay"
+    if asked == "record-cpu":
+        return "record"
+    import torch
+
+    if torch.cuda.is_available():
+        return "record"
+    if asked == "record":
+        raise RecordError("recording needs a CUDA device and this machine has none; run it on one, or unset KDA_GPU to replay")
+    return "replay"
+
+
+# ---------------------------------------------------------------- in a notebook
+
+def gpu(line: str, cell: str) -> None:
+    """The cell magic ``%%gpu NAME [--bind x,y]``."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    shell = get_ipython()
+    name, bind = arguments(shlex.split(line), "this cell")
+    here = Cell(Path("a cell"), 1, cell, name, bind)
+    before = _history(shell)
+    cells = needed([*before, here], len(before))
+    if mode() == "replay":
+        record = read_record(RECORDINGS / f"{name}.json")
+        shell.user_ns.update({b: record["bind"][b] for b in bind if b in record["bind"]})
+        display(banner(record, changes(record, cells)), raw=True)
+    else:
+        record = make_record(cells, shell.user_ns)
+    for output in record["outputs"]:
+        if output["type"] == "stream":
+            print(output["text"], end="")
+        else:
+            display(output["data"], raw=True)
+
+
+def _history(shell: Any) -> list[Cell]:
+    """The cells that this session ran before the present one; what is not plain Python cannot be needed."""
+    cells = []
+    for source in shell.history_manager.input_hist_raw[1:-1]:
+        with contextlib.suppress(PageError):
+            cell = parse_cell(source)
+            tree(cell)
+            cells.append(cell)
+    return cells
+
+
+def _register() -> None:
+    """Make ``%%gpu`` known, if this module is imported in IPython."""
+    if "IPython" in sys.modules and (shell := getattr(sys.modules["IPython"], "get_ipython", lambda: None)()):
+        shell.register_magic_function(gpu, "cell", "gpu")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext kda_lab.gpucell`` works too."""
+    shell.register_magic_function(gpu, "cell", "gpu")
+
+
+# ---------------------------------------------------------------- record and check, for the command line
+
+def gpu_pages(folder: Path) -> dict[Path, list[Cell]]:
+    """The pages of a folder that have GPU cells, with all their cells; a name that two cells use is an error."""
+    pages, seen = {}, {}
+    for page in (Path(os.path.relpath(path)) for path in sorted(Path(folder).rglob("*.md"))):
+        if not re.search(r"^%%gpu\b", page.read_text(encoding="utf-8"), re.M):
+            continue
+        cells = page_cells(page)
+        for cell in cells:
+            if cell.name in seen:
+                raise RecordError(f"{page}:{cell.line}: the name {cell.name!r} is taken by {seen[cell.name]}; rename one of the cells")
+            if cell.name:
+                seen[cell.name] = f"{page}:{cell.line}"
+        if any(cell.name for cell in cells):
+            pages[page] = cells
+    return pages
+
+
+def record(only: Iterable[str] = (), folder: str | os.PathLike[str] = BOOK) -> int:
+    """Record all GPU cells of a folder's pages, or those that `only` names by page or by record; 0 if all were recorded.
+
+    Each page runs in a process of its own, in plain Python, so that a record depends on its page's modules alone.
+    """
+    try:
+        chosen = _choose(gpu_pages(Path(folder)), list(only))
+        if os.environ.get("KDA_GPU") != "record-cpu":
+            import torch
+
+            if not torch.cuda.is_available():
+                raise RecordError("recording needs a CUDA device and this machine has none; run 'kda-lab gpu record' on one")
+    except PageError as error:
+        print(error, file=sys.stderr)
+        return 1
+    paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    results = [subprocess.run([sys.executable, "-m", f"{PACKAGE.name}.gpucell", str(page), *names], check=False,
+                              env={**os.environ, "PYTHONPATH": paths}).returncode for page, names in chosen.items()]
+    return int(any(results))
+
+
+def _choose(pages: dict[Path, list[Cell]], only: list[str]) -> dict[Path, list[str]]:
+    """The names of the cells to record, by page."""
+    chosen = {page: [c.name for c in cells if c.name] for page, cells in pages.items()}
+    if not only:
+        return chosen
+    picked: dict[Path, set[str]] = {page: set() for page in chosen}
+    for word in only:
+        hits = {page: [n for n in names if n == word or _is_page(word, page)] for page, names in chosen.items()}
+        if not any(hits.values()):
+            there = ", ".join(name for page, names in chosen.items() for name in [str(page), *names]) or "none"
+            raise RecordError(f"no page with GPU cells and no GPU cell is called {word!r}; there are: {there}")
+        for page, names in hits.items():
+            picked[page] |= set(names)
+    return {page: [n for n in chosen[page] if n in names] for page, names in picked.items() if names}
+
+
+def _is_page(word: str, page: Path) -> bool:
+    path = Path(word).resolve()
+    return word in (page.stem, page.name) or path in (page.resolve(), page.resolve().with_suffix("")) or path in page.resolve().parents
+
+
+def record_page(page: Path, names: list[str]) -> None:
+    """Run what the named GPU cells of a page need, in order and in one namespace, and write their records."""
+    cells = page_cells(page)
+    wanted = [i for i, cell in enumerate(cells) if cell.name in names]
+    run = {id(cell) for i in wanted for cell in needed(cells, i)}
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for i, cell in enumerate(cells):
+        if i in wanted:
+            print(f"{page}:{cell.line}: recording {cell.name} ... ", end="", flush=True)
+            made = make_record(needed(cells, i), space)
+            print(made["provenance"]["device"])
+        elif id(cell) in run:
+            try:
+                run_cell(cell, space)
+            except Exception:
+                if "raises-exception" not in cell.tags:
+                    raise
+
+
+def check(folder: str | os.PathLike[str] = BOOK, allow_stale: bool = False) -> int:
+    """0 if each GPU cell has a fresh record from a CUDA device and each record a cell; with `allow_stale`, stale ones pass.
+
+    Runs no cell and needs no CUDA. Prints one line for each finding and one at the end.
+    """
+    bad, stale, names = [], [], set()
+    try:
+        pages = gpu_pages(Path(folder))
+    except PageError as error:
+        print(error)
+        return 1
+    for page, cells in pages.items():
+        for i, cell in enumerate(cells):
+            if not cell.name:
+                continue
+            names.add(cell.name)
+            try:
+                made = read_record(RECORDINGS / f"{cell.name}.json")
+                changed = changes(made, needed(cells, i))
+            except PageError as error:
+                bad.append(f"{page}:{cell.line}: {error}")
+                continue
+            if not made["provenance"].get("cuda"):
+                bad.append(f"{page}:{cell.line}: {cell.name}.json was not made on a CUDA device; record it on one")
+            if changed:
+                stale.append(f"{page}:{cell.line}: {cell.name}.json is stale, changed since: {', '.join(changed)}; record it again")
+    for path in sorted(RECORDINGS.rglob("*")):
+        if path.is_file() and path.name not in (".gitkeep", "README.md"):
+            if path.parent != RECORDINGS or path.suffix != ".json" or path.stem not in names:
+                bad.append(f"recordings/{path.relative_to(RECORDINGS)}: no GPU cell uses this file; remove it")
+    for found in bad + stale:
+        print(found)
+    print(f"{len(names)} GPU cell(s), {len(stale)} stale record(s){' (allowed)' if stale and allow_stale else ''}, {len(bad)} other problem(s)")
+    return int(bool(bad or stale and not allow_stale))
+
+
+_register()
+
+if __name__ == "__main__":
+    # one page, in this process: what `record` starts. The module is imported under its own name so that there is one state.
+    from kda_lab import gpucell
+
+    try:
+        gpucell.record_page(Path(sys.argv[1]), sys.argv[2:])
+    except gpucell.PageError as error:
+        sys.exit(f"{error}")
