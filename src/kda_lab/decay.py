@@ -43,7 +43,7 @@ def softplus_gate(x, A_log, dt_bias=None):
 
 
 def half_life(g):
-    """Tokens until a channel has halved: ln 2 / |g|.
+    """Tokens until a channel has halved: ``ln 2 / |g|``.
 
     >>> round(half_life(torch.tensor(-0.001)).item(), 1)
     693.1

@@ -1,0 +1,113 @@
+"""Who answers a call: the CUDA kernel, the chunk form, the token loop in working precision, or the token loop as an oracle."""
+
+import functools
+import warnings
+
+import torch
+
+from kda_lab.ops import chunked, tokens
+from kda_lab.ops.contract import check
+from kda_lab.ops.prepare import prepare, working_dtype
+
+CHUNK = 64
+KERNEL_DIM = 128  # the largest K and V that the CUDA kernel takes
+
+
+def chunk(rule, call):
+    """The chunk form: on CUDA the kernel where it can answer, else torch."""
+    check(rule, call)
+    if kernel_answers(call):
+        return on_kernel(rule, call)
+    with full_precision(call):
+        o, S = chunked.run(prepare(rule, call, working_dtype(call.q)), call.chunk_size or CHUNK)
+    return finish(call, o, S, call.v.dtype)
+
+
+def recurrent(rule, call):
+    """The token loop in float32, or float64 for float64 inputs."""
+    check(rule, call)
+    with full_precision(call):
+        o, S = tokens.run(rule, prepare(rule, call, working_dtype(call.q)))
+    return finish(call, o, S, call.v.dtype)
+
+
+def naive(rule, call, dtype):
+    """The oracle: the token loop in ``dtype``, results left in ``dtype``."""
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}; an oracle needs the digits")
+    check(rule, call, state_dtypes=(torch.float32, torch.float64))
+    with full_precision(call):
+        o, S = tokens.run(rule, prepare(rule, call, dtype))
+    return finish(call, o, S, dtype)
+
+
+def full_precision(call):
+    """A context in which an enclosing autocast does not turn the products to bf16."""
+    return torch.autocast(call.q.device.type, enabled=False)
+
+
+def finish(call, o, S, dtype):
+    """What the caller gets: o for all T rows, in this dtype, and the state only if it was asked for."""
+    left = call.v.shape[1] - o.shape[1]
+    if left:
+        # rows after the last sequence
+        o = torch.cat([o, o.new_zeros(o.shape[0], left, *o.shape[2:])], 1)
+    return o.to(dtype), S if call.output_final_state else None
+
+
+def kernel_answers(call):
+    """Whether the CUDA kernel can take this call: forward only, K and V up to 128, chunks of 64, no float64."""
+    q, v = call.q, call.v
+    if not q.is_cuda or q.dtype == torch.float64 or call.chunk_size not in (None, CHUNK):
+        return False
+    if max(q.shape[-1], v.shape[-1]) > KERNEL_DIM or not v.numel():
+        return False
+    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call):
+        return False
+    # the tensor instructions of the kernel begin with this generation
+    return torch.cuda.get_device_capability(q.device) >= (8, 0) and kernel_packages()
+
+
+@functools.cache
+def kernel_packages():
+    """Whether the packages that compile and launch CUDA source are installed; says once if they are not."""
+    try:
+        import cuda.bindings.driver
+        import cuda.core  # noqa: F401
+    except ImportError as error:
+        warnings.warn(
+            f"the CUDA kernels need cuda-core and NVRTC, and {error.name} is missing; "
+            "install them with pip install 'kda_lab[cuda]' (until then torch computes the same, slower)",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+        return False
+    return True
+
+
+def on_kernel(rule, call):
+    """The same call in the words of ``kda_lab.cuda``."""
+    from kda_lab.cuda.chunk import kda_chunk_forward
+
+    gate = "none"
+    if rule.gate:
+        raw = "softplus" if call.lower_bound is None else "bounded"
+        gate = raw if call.use_gate_in_kernel else "given"
+    return kda_chunk_forward(
+        call.q,
+        call.k,
+        call.v,
+        call.g,
+        call.beta,
+        scale=call.scale,
+        initial_state=call.initial_state,
+        output_final_state=call.output_final_state,
+        cu_seqlens=call.cu_seqlens,
+        l2norm=call.use_qk_l2norm_in_kernel,
+        beta_sigmoid=call.use_beta_sigmoid_in_kernel,
+        A_log=call.A_log,
+        dt_bias=call.dt_bias,
+        lower_bound=call.lower_bound,
+        gate=gate,
+        erase=rule.delta,
+    )
