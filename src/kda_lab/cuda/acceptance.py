@@ -1,0 +1,397 @@
+"""Does the CUDA chunk kernel compute the rules, on this GPU, and how fast? `python -m kda_lab.cuda.acceptance`
+
+Every case runs on memory poisoned with nan and is compared with a token loop of `kda_lab.rules` in float64 on the same
+(rounded) inputs.
+--small   cases of a few tokens without timing, for compute-sanitizer
+--on-cpu  the small cases through the host compiler, on a machine without a GPU
+With OUT set, writes OUT/acceptance.json. Exits 0 only if every case holds.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import math
+import os
+import statistics
+import sys
+from typing import NamedTuple
+
+import torch
+
+from kda_lab import rules
+from kda_lab.cuda import chunk
+from kda_lab.cuda import compile as cuda_compile
+
+COPY_RATE = 4.26e12  # bytes a second, read and written: a large copy on an H200, measured
+# bf16 rounds o to 2^-9 (1.7e-3 in this norm); tf32 products add about 5e-4; nearly equal keys cancel in the inverse
+BOUNDS = {torch.bfloat16: 6e-3, torch.float16: 2e-3, torch.float32: 2e-5}
+COLLINEAR = 5e-2
+
+
+class Case(NamedTuple):
+    """A call of `kda_chunk_forward` and the bound on the relative error of (o, final state)."""
+
+    name: str
+    arguments: dict
+    bound: float
+
+
+def make(
+    name,
+    gates,
+    T,
+    *,
+    B=1,
+    H=2,
+    HV=None,
+    K=128,
+    V=128,
+    dtype=torch.bfloat16,
+    cu_seqlens=None,
+    state=True,
+    seed=0,
+    device="cpu",
+    collinear=False,
+    scalar=False,
+    erase=True,
+    strided=False,
+    bound=None,
+    **options,
+):
+    """Build a case.
+
+    gates: strong (raw, bounded in the kernel), softplus (raw, up to x = 100), long and weak (a rate for each channel),
+    clears (weak, and some -60, -1e4 and -inf), none.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    HV = HV or H
+    N = B if cu_seqlens is None else len(cu_seqlens) - 1
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator)
+
+    def uniform(*shape):
+        return torch.rand(shape, generator=generator)
+
+    q, k, v = normal(B, T, H, K), normal(B, T, H, K), normal(B, T, HV, V)
+    if collinear:  # one direction and 5 % jitter
+        k = normal(1, 1, H, K) + 0.05 * k
+    beta = normal(B, T, HV) if not collinear else torch.full((B, T, HV), 6.0)
+    wide = (HV,) if scalar else (HV, K)
+    a = dict(gate="given", l2norm=True, beta_sigmoid=True, erase=erase, output_final_state=True, **options)
+    if gates in ("strong", "softplus"):
+        g, low = normal(B, T, *wide), -5.0
+        if gates == "softplus":
+            g, low = g.mul(20).clamp_max(100), None
+        a.update(gate="bounded" if low else "softplus", A_log=uniform(HV), dt_bias=uniform(*wide), lower_bound=low)
+    elif gates == "none":
+        g = None
+        a["gate"] = "none"
+    else:  # a rate for each channel, log-uniform
+        g = -(10 ** (-4 + (4 if gates == "long" else 2) * uniform(1, 1, *wide))) * torch.exp(0.2 * normal(B, T, *wide))
+        if gates == "clears":
+            hit = uniform(B, T, *wide)
+            for share, value in ((0.03, -60.0), (0.02, -1e4), (0.01, -math.inf)):
+                g[hit < share] = value
+    q, k, v, beta = (x.to(dtype) for x in (q, k, v, beta))
+    g = g.to(dtype) if gates in ("strong", "softplus") else g
+    if strided:  # heads before tokens in memory; below, every second channel of a wider array
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+    a.update(
+        q=q,
+        k=k,
+        v=v,
+        g=g,
+        beta=beta if erase else None,
+        initial_state=normal(N, HV, V, K) if state else None,
+        cu_seqlens=None if cu_seqlens is None else torch.tensor(cu_seqlens),
+    )
+    if not erase:
+        a.update(beta_sigmoid=False)
+    a = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in a.items()}
+    if strided:  # after .to, which keeps the strides of dense tensors only
+        a["g"] = torch.stack((a["g"], a["g"]), -1)[..., 0]
+    return Case(
+        f"{name} T={T}" if name in ("strong", "long", "weak", "collinear") else name,
+        a,
+        bound or (COLLINEAR if collinear else BOUNDS[dtype]),
+    )
+
+
+def oracle(
+    q,
+    k,
+    v,
+    g,
+    beta,
+    *,
+    gate,
+    l2norm,
+    beta_sigmoid,
+    erase,
+    initial_state=None,
+    cu_seqlens=None,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    scale=None,
+    **_,
+):
+    """The token loop in float64 over all heads at once: rules.kda, or gated_delta, delta, linear if the case is theirs."""
+    (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
+    q, k, v = (x.double() for x in (q, k, v))
+    if l2norm:
+        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    q, k = ((x.repeat_interleave(HV // H, 2)) for x in (q * (K**-0.5 if scale is None else scale), k))
+    if gate in ("bounded", "softplus"):
+        rate = A_log.double().exp().reshape(-1, *[1] * (g.ndim - 3))
+        x = g.double() + dt_bias.double()
+        g = (
+            lower_bound * torch.sigmoid(rate * x)
+            if gate == "bounded"
+            else -rate * torch.nn.functional.softplus(x, threshold=1e9)
+        )
+    beta = None if beta is None else torch.sigmoid(beta.double()) if beta_sigmoid else beta.double()
+    if not erase:
+        rule, inputs = rules.linear, (q, k, v)
+    elif gate == "none":
+        rule, inputs = rules.delta, (q, k, v, beta)
+    else:
+        rule, inputs = rules.gated_delta if g.ndim == 3 else rules.kda, (q, k, v, g.double().exp(), beta)
+    if cu_seqlens is None:
+        return token_loop(rule, initial_state, inputs)
+    o, states = torch.zeros(B, T, HV, V, dtype=torch.float64, device=v.device), []
+    ends = cu_seqlens.tolist()
+    if all(b - a == 1 for a, b in zip(ends, ends[1:])):  # many sequences of one token are a batch
+        o, S = token_loop(rule, initial_state, [x.transpose(0, 1) for x in inputs])
+        return o.transpose(0, 1), S
+    for n, (a, b) in enumerate(zip(ends, ends[1:])):
+        o[:, a:b], S = token_loop(
+            rule, None if initial_state is None else initial_state[n : n + 1], [x[:, a:b] for x in inputs]
+        )
+        states.append(S)
+    return o, torch.cat(states)
+
+
+def token_loop(rule, S, inputs):
+    """inputs [B, T, heads, ...] -> o [B, T, heads, V], S [B, heads, V, K], all heads of all sequences in one vmap."""
+    q, v = inputs[0], inputs[2]
+    B, T, heads, K = q.shape
+    V = v.shape[-1]
+    S = q.new_zeros(B, heads, V, K) if S is None else S.double()
+    S, inputs = S.flatten(0, 1), [x.transpose(1, 2).flatten(0, 1).contiguous() for x in inputs]
+    o = q.new_zeros(B * heads, T, V)
+    for t in range(T):
+        S, o[:, t] = torch.vmap(rule)(S, *(x[:, t] for x in inputs))
+    return o.unflatten(0, (B, heads)).transpose(1, 2), S.unflatten(0, (B, heads))
+
+
+def cases(device, small):
+    """The list. Small: a case for each piece of code, a few tokens each."""
+
+    def case(*args, **options):
+        return make(*args, device=device, **options)
+
+    if small:
+        yield case(
+            "varlen, empty, K=16 V=40, strided, HV=2H",
+            "long",
+            100,
+            H=1,
+            HV=2,
+            K=16,
+            V=40,
+            cu_seqlens=[0, 0, 3, 68, 68, 90],
+            strided=True,
+        )
+        yield case("raw bounded gate, K=32 V=16", "strong", 66, H=1, K=32, V=16)
+        yield case("raw softplus gate, fp32", "softplus", 66, H=1, K=16, V=16, dtype=torch.float32)
+        yield case("clears", "clears", 80, H=1, K=16, V=16)
+        yield case("DeltaNet, fp16, no state", "none", 17, H=1, K=16, V=16, dtype=torch.float16, state=False)
+        yield case("GDN, B=2", "weak", 65, B=2, H=1, K=16, V=16, scalar=True)
+        yield case("linear attention", "none", 65, H=1, K=16, V=16, erase=False)
+        return
+    for gates in ("strong", "long", "weak"):
+        for T in (1, 15, 16, 17, 63, 64, 65, 1000, 8192):
+            yield case(gates, gates, T, seed=T)
+    yield case("collinear", "weak", 1000, collinear=True)
+    yield case("collinear", "weak", 8192, collinear=True)
+    yield case("collinear, fp32", "weak", 1000, collinear=True, dtype=torch.float32, bound=1e-4)
+    yield case(
+        "varlen with empty sequences, rows left over",
+        "long",
+        1000,
+        cu_seqlens=[0, 0, 1, 64, 64, 129, 500, 500, 963, 963],
+    )
+    yield case("varlen, strong, no state", "strong", 700, cu_seqlens=[0, 300, 300, 700], state=False)
+    for K, V in ((64, 128), (128, 64), (96, 40), (1, 1), (3, 128), (16, 16)):
+        yield case(f"K={K} V={V}", "long", 200, K=K, V=V)
+    yield case("HV=2H", "strong", 300, H=2, HV=4)
+    yield case("B=3, HV=4H, no state", "weak", 130, B=3, H=1, HV=4, state=False)
+    yield case("gates -60, -1e4, -inf", "clears", 1000)
+    yield case("gates -60, -1e4, -inf, fp32", "clears", 1000, dtype=torch.float32, bound=1e-4)
+    yield case("softplus gates, x up to 100", "softplus", 500)
+    yield case("N*H = 65,600, varlen", "long", 16400, H=4, K=16, V=16, cu_seqlens=list(range(16401)))
+    yield case("N*H = 65,600, batch", "long", 1, B=16400, H=4, K=16, V=16)
+    yield case("non-contiguous", "long", 200, strided=True, HV=4)
+    yield case("T=0", "long", 0)
+    yield case("scale 0.5", "long", 100, scale=0.5)
+    yield case("GDN", "long", 500, scalar=True, HV=4)
+    yield case("GDN, raw softplus", "softplus", 500, scalar=True)
+    yield case("DeltaNet", "none", 500)
+    yield case("linear attention", "none", 500, erase=False)
+    for dtype in (torch.float32, torch.float16):
+        yield case(str(dtype).removeprefix("torch."), "long", 1000, dtype=dtype)
+    yield case("float32, tf32 products", "long", 1000, dtype=torch.float32, exact=False, bound=2e-3)
+    yield case("bfloat16, exact products", "weak", 1000, exact=True)
+
+
+def relative(x, y):
+    """|x - y| / |y| in the Euclidean norm; nan if x has a nan, |x| if y is zero."""
+    x, y = x.double(), y.double()
+    norm = y.norm().item() if y.numel() else 0.0
+    return ((x - y).norm().item() if x.numel() else 0.0) / (norm or 1.0)
+
+
+def run(case, oracle_on=None):
+    """One case -> its row. Twice, for bitwise equality; inputs must come out unchanged. oracle_on: a device, if not theirs."""
+    before = {name: x.clone() for name, x in case.arguments.items() if isinstance(x, torch.Tensor)}
+    # with these two, torch.empty hands out nan
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    o, S = chunk.kda_chunk_forward(**case.arguments)
+    again = chunk.kda_chunk_forward(**case.arguments)
+    torch.use_deterministic_algorithms(False)
+    same = torch.equal(o, again[0]) and torch.equal(S, again[1])
+    kept = all(torch.equal(x, case.arguments[name]) for name, x in before.items())
+    o, S, moved = o.to(oracle_on), S.to(oracle_on), {name: x.to(oracle_on) for name, x in before.items()}
+    expected_o, expected_S = oracle(**(case.arguments | moved))
+    row = {
+        "case": case.name,
+        "o": relative(o, expected_o),
+        "state": relative(S, expected_S),
+        "bound": case.bound,
+        "repeats bitwise": same,
+        "inputs kept": kept,
+    }
+    return row | {"ok": row["o"] < case.bound and row["state"] < case.bound and same and kept}
+
+
+def milliseconds(call, repeats=20):
+    """The median of CUDA event timings."""
+    for _ in range(3):
+        call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    for start, end in events:
+        start.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(end) for start, end in events)
+
+
+class Nothing:
+    def launch(self, *_):
+        pass
+
+
+def timing(H, T=8192, D=128, **options):
+    """A call, a graph replay, each kernel and the HBM floor, in ms.
+
+    bf16, raw bounded gates, L2 norm and sigmoid in the kernel, state in and out.
+    """
+    arguments = make("", "strong", T, H=H, K=D, V=D, device="cuda", **options).arguments
+
+    def call():
+        return chunk.kda_chunk_forward(**arguments)
+
+    row = {
+        "T": T,
+        "H": H,
+        **options,
+        "floor": (1282 * T * H + 2 * 4 * D * D * H) / COPY_RATE * 1e3,
+        "call": milliseconds(call),
+    }
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call()
+    for x in captured:
+        x.fill_(math.nan)
+    row["graph"] = milliseconds(graph.replay)
+    row["graph ok"] = all(torch.equal(x, y) for x, y in zip(captured, call()))
+    del captured, graph
+    kernels = chunk.kernels(chunk.variant(**arguments), torch.cuda.current_device())
+    kept = dict(kernels)
+    for name in kept:  # the others' launches do nothing meanwhile
+        kernels.update({other: Nothing() for other in kept if other != name})
+        row[name] = milliseconds(call)
+        kernels.update(kept)
+    torch.cuda.empty_cache()
+    return row
+
+
+def show(result):
+    """The table."""
+    print(f"\n{'case':46}{'o':>9}{'state':>9}{'bound':>9}  bitwise, inputs kept")
+    for r in result["cases"]:
+        print(
+            f"{r['case']:46}{r['o']:9.1e}{r['state']:9.1e}{r['bound']:9.0e}",
+            f" {r['repeats bitwise']}, {r['inputs kept']}{'' if r['ok'] else '   FAIL'}",
+        )
+    for name, r in result.get("resources", {}).items():
+        print(f"{name:14}{r['registers']} registers, {r['spill_stores'] + r['spill_loads']} spill bytes")
+    for r in result.get("timing", []):
+        print(
+            f"T={r['T']} H={r['H']}{' exact' if r.get('exact') else ''}: floor {r['floor']:.3f} ms,",
+            f"call {r['call']:.3f},",
+            f"graph {r['graph']:.3f} (same bits: {r['graph ok']}), prepare {r['kda_prepare']:.3f},",
+            f"state {r['kda_state']:.3f}, output {r['kda_output']:.3f}",
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="a few tokens a case and no timing")
+    parser.add_argument("--on-cpu", action="store_true", help="the small cases through the host compiler")
+    options = parser.parse_args()
+    small = options.small or options.on_cpu
+    todo = list(cases("cpu" if options.on_cpu else "cuda", small))
+    result = {"torch": torch.__version__}
+    if not options.on_cpu:
+        result |= {
+            "device": torch.cuda.get_device_name(),
+            "arch": cuda_compile.architecture(),
+            "cuda": torch.version.cuda,
+        }
+        kinds = list(dict.fromkeys(chunk.variant(**case.arguments) for case in todo))
+        arch = cuda_compile.architecture()
+        with concurrent.futures.ThreadPoolExecutor() as pool:  # NVRTC compiles different sources side by side
+            builds = list(pool.map(lambda kind: cuda_compile.build(chunk.SOURCE, kind.constants(), arch), kinds))
+        print(f"{len(builds)} variants compiled for {arch}", flush=True)
+        first = todo[0].arguments
+        result["resources"] = {
+            name: r._asdict()
+            for name, r in cuda_compile.resources(
+                cuda_compile.build(chunk.SOURCE, chunk.variant(**first).constants())
+            ).items()
+        }
+    result["cases"] = []
+    for case in todo:
+        # on the CPU for the small cases: compute-sanitizer then watches our kernels only
+        result["cases"].append(row := run(case, "cpu" if small else None))
+        print("ok  " if row["ok"] else "FAIL", case.name, flush=True)
+    good = all(row["ok"] for row in result["cases"])
+    if not small:
+        result["timing"] = [timing(H) for H in (32, 8, 96)] + [timing(32, exact=True)]
+        good = good and all(row["graph ok"] for row in result["timing"])
+    if out := os.environ.get("OUT"):
+        with open(os.path.join(out, "acceptance.json"), "w") as file:
+            json.dump(result, file, indent=1)
+
+    show(result)
+    print("every case holds" if good else "SOME CASES FAIL")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The CUDA source compiles for a Hopper on any machine that has the pip packages, and nothing spills."""
+
+import concurrent.futures
+import ctypes
+import sys
+
+import pytest
+import torch
+
+from kda_lab.cuda import chunk, compile as cuda_compile
+
+pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
+
+
+@pytest.fixture(scope="module")
+def built():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        builds = pool.map(lambda v: cuda_compile.build(chunk.SOURCE, v.constants(), "sm_90a"), chunk.VARIANTS.values())
+        return dict(zip(chunk.VARIANTS, builds))
+
+
+@pytest.mark.parametrize("name", chunk.VARIANTS)
+def test_every_kernel_compiles_without_spills(name, built):
+    table = cuda_compile.resources(built[name])
+    assert set(table) == set(chunk.THREADS)
+    for kernel, r in table.items():
+        assert r.spill_stores == r.spill_loads == r.stack == 0, (kernel, r)
+        # two blocks on a multiprocessor of 65,536 registers
+        assert 2 * chunk.THREADS[kernel] * r.registers <= 65536, (kernel, r)
+
+
+def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor():
+    # 228 KB, and 1 KB of each block is the system's
+    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes().values())
+    # a block alone may take 227 KB
+    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes().values())
+
+
+def test_a_wrong_size_does_not_compile():
+    constants = dict(chunk.Variant().constants()) | {"ARGS_BYTES": ctypes.sizeof(chunk.Args) - 8}
+    with pytest.raises(Exception, match="another argument block"):
+        cuda_compile.build(chunk.SOURCE, constants, "sm_90a")
+
+
+def test_missing_packages_are_named_in_one_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
+    monkeypatch.setitem(sys.modules, "cuda.core.experimental", None)
+    with pytest.raises(RuntimeError, match="needs cuda.core and NVRTC.*pip install"):
+        cuda_compile.build(chunk.SOURCE, {"NEVER": 1}, "sm_90a")
+
+
+def test_what_the_kernel_cannot_do_is_refused():
+    def call(K=16, V=16, dtype=torch.float32, **changed):
+        q, k, v, g = (torch.zeros(1, 2, 1, d, dtype=dtype) for d in (K, K, V, K))
+        return chunk.kda_chunk_forward(**(dict(q=q, k=k, v=v, g=g, beta=torch.zeros(1, 2, 1)) | changed))
+
+    with pytest.raises(ValueError, match="K and V from 1 to 128, got K=129"):
+        call(K=129)
+    with pytest.raises(ValueError, match="K and V from 1 to 128, got K=16 and V=200"):
+        call(V=200)
+    with pytest.raises(ValueError, match="must share"):
+        call(dtype=torch.float64)
+    with pytest.raises(ValueError, match="gate must be one of"):
+        call(gate="raw")
