@@ -59,7 +59,7 @@ TOY = '''\
 """A module that a GPU cell uses."""
 from pathlib import Path
 
-from kda_lab.gpucell import note_source
+from kda_lab.fingerprint import note_source
 
 
 class Shown:
@@ -103,7 +103,7 @@ def lab(tmp_path):
         "src/kda_lab/cuda/toy.cuh": "constexpr int C = 16;\n", "book/page.md": PAGE,
         "stand-ins/torch/__init__.py": FAKE_TORCH, "stand-ins/IPython/__init__.py": 'raise ImportError("no IPython here")\n',
     }
-    for name in ("gpucell", "pagecells"):
+    for name in ("fingerprint", "gpucell", "pagecells"):
         files[f"src/kda_lab/{name}.py"] = (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
     for name, text in files.items():
         path = tmp_path / name

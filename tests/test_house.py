@@ -8,15 +8,14 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "kda_lab"
 # a module may import from the lines above its own
 ORDER = [
-    ["notation", "rules"],
-    ["triangular", "affine", "features"],
+    ["notation", "rules", "pagecells"],
+    ["triangular", "affine", "features", "fingerprint"],
     ["decay", "softmax", "chunk"],
     ["inputs", "chunk_dplr"],
     ["proof"],
     ["equations"],
     ["cuda"],
     ["ops"],
-    ["pagecells"],
     ["gpucell"],
     ["figures"],
     ["widgets"],

@@ -12,10 +12,11 @@ import io
 import os
 import re
 import shutil
-import sys
 import threading
 from pathlib import Path
 from typing import NamedTuple
+
+from kda_lab.fingerprint import note_source
 
 HERE = Path(__file__).parent
 PACKAGES = "pip install cuda-core nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
@@ -73,8 +74,7 @@ def build(source, constants=(), arch=None):
     Compiled once in a process for the same arguments; several threads may compile different ones at once.
     """
     pairs = constants.items() if isinstance(constants, dict) else constants
-    if recorder := sys.modules.get("kda_lab.gpucell"):
-        recorder.note_source(HERE / source)  # a recorded cell depends on this file
+    note_source(HERE / source)  # a recorded cell depends on this file
     return _build(HERE / source, tuple((name, str(value)) for name, value in pairs), arch or architecture())
 
 
