@@ -21,27 +21,12 @@ def check_by_hand(by_hand):
     assert tuple(by_hand()) == want, "follow the table of the chapter: read, residual, new state"
 
 
-def overwriting_gate(k):
-    """The gate beta with which a write under k [K] makes k answer exactly v."""
-    # <solution>
-    return 1 / (k @ k)
-    # </solution>
-
-
-def check_overwriting_gate(overwriting_gate):
-    generator = torch.Generator().manual_seed(0)
-    for length in (0.3, 1.0, 4.0):
-        S = torch.randn(3, 5, generator=generator, dtype=torch.float64)
-        k = torch.nn.functional.normalize(torch.randn(5, generator=generator, dtype=torch.float64), dim=0) * length
-        v = torch.randn(3, generator=generator, dtype=torch.float64)
-        S, _ = rules.delta(S, k, k, v, overwriting_gate(k))
-        assert torch.allclose(S @ k, v), f"a key of length {length} should answer {v.tolist()}, it answers {(S @ k).tolist()}"
-
-
 def erase(S, k):
     """The state S [V, K] without its answer to the unit key k [K]."""
     # <solution>
-    return rules.delta(S, k, k, S[:, 0] * 0, 1.0)[0]
+    zero = torch.zeros_like(S[:, 0])  # [V]
+    S, _ = rules.delta(S, k, k, zero, 1.0)
+    return S
     # </solution>
 
 
@@ -55,10 +40,15 @@ def check_erase(erase):
 
 
 def hostile_key(S):
-    """A unit key [2] for the next token, chosen from the state S [1, 2]; the first state is zero."""
+    """A unit key [2] for the next token, from the state S [1, 2].
+
+    The first state is zero.
+    """
     # <solution>
     row = S[0]
-    return torch.stack([-row[1], row[0]]) / row.norm() if row.norm() > 0 else torch.tensor([1.0, 0.0], dtype=S.dtype)
+    if row.norm() == 0:
+        return torch.tensor([1.0, 0.0], dtype=S.dtype)
+    return torch.stack([-row[1], row[0]]) / row.norm()
     # </solution>
 
 
@@ -71,19 +61,23 @@ def check_hostile_key(hostile_key):
         assert abs(S.norm().item() - t**0.5) < 1e-6, f"after {t} tokens the state has length {S.norm():.3f}, not {t**0.5:.3f}"
 
 
-def two_residuals(k1, k2, v1, v2, beta1, beta2):
-    """u_1 and u_2 [V] of a chunk of two tokens that starts from a zero state. k1, k2: [K]   v1, v2: [V]."""
+def two_residuals(S, k1, k2, v1, v2, beta1, beta2):
+    """r_1 and r_2 [V] of two tokens that start from S [V, K].
+
+    k1, k2: [K]   v1, v2: [V]   beta1, beta2: scalars.
+    """
     # <solution>
-    u1 = v1 * beta1
-    u2 = (v2 - u1 * (k1 @ k2)) * beta2
-    return u1, u2
+    r1 = (v1 - S @ k1) * beta1
+    r2 = (v2 - S @ k2 - r1 * (k1 @ k2)) * beta2
+    return r1, r2
     # </solution>
 
 
 def check_two_residuals(two_residuals):
     generator = torch.Generator().manual_seed(2)
-    K, V = torch.randn(2, 4, generator=generator, dtype=torch.float64), torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    options = {"generator": generator, "dtype": torch.float64}
+    K, V, S = torch.randn(2, 4, **options), torch.randn(2, 3, **options), torch.randn(3, 4, **options)
     beta = torch.tensor([0.7, 1.3], dtype=torch.float64)
-    want = chunk.delta(torch.zeros(3, 4, dtype=torch.float64), K, K, V, beta).U
-    got = torch.stack(two_residuals(*K, *V, *beta))
-    assert torch.allclose(got, want), f"U should be {want.tolist()}, got {got.tolist()}"
+    want = chunk.delta(S, K, K, V, beta).E
+    got = torch.stack(two_residuals(S, *K, *V, *beta))
+    assert torch.allclose(got, want), f"the residuals should be {want.tolist()}, got {got.tolist()}"

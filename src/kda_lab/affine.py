@@ -14,7 +14,7 @@ def eye(k):
     array([[1, 0],
            [0, 1]])
     """
-    I = outer(k, k) * 0  # noqa: E741
+    I = outer(k, k) * 0
     for c in range(len(k)):
         I[c, c] = 1
     return I

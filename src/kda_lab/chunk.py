@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
     W: Any
     E: Any
     S: Any
-    O: Any  # noqa: E741
+    O: Any
 
 
 class LinearChunk(NamedTuple):
@@ -42,7 +42,7 @@ class LinearChunk(NamedTuple):
 
     M: Any
     S: Any
-    O: Any  # noqa: E741
+    O: Any
 
 
 def tril(X, k=0):
@@ -126,7 +126,7 @@ def decayed_scores(X, Y, alpha):
            [ 3,  1,  0],
            [15,  5,  1]])
     """
-    scores = X @ Y.T * 0  # [C, C]
+    scores = (X * alpha) @ Y.T * 0  # [C, C], of a type that holds decays too
     decayed = []  # y_j times the decays of the tokens after j
     for i in range(len(X)):
         decayed = [y * alpha[i] for y in decayed] + [Y[i]]
@@ -146,7 +146,7 @@ def linear(S, Q, K, V):
     array([[1, 3, 6]])
     """
     M = tril(Q @ K.T)  # [C, C]
-    O = Q @ S.T + M @ V  # noqa: E741  [C, V]
+    O = Q @ S.T + M @ V  # [C, V]
     S = S + V.T @ K
     return LinearChunk(M, S, O)
 
@@ -167,7 +167,7 @@ def delta(S, Q, K, V, beta):
     U = R @ (V * beta[:, None])  # [C, V]
     W = R @ (K * beta[:, None])  # [C, K]
     E = U - W @ S.T  # [C, V] the residuals, old state included
-    O = Q @ S.T + M @ E  # noqa: E741
+    O = Q @ S.T + M @ E
     S = S + E.T @ K
     return Chunk(A, R, M, K, Q, K, 1, U, W, E, S, O)
 
@@ -183,19 +183,19 @@ def gated_delta(S, Q, K, V, alpha, beta):
     array([[0.5, 3. ]])
     """
     decay = decay_between(alpha)  # [C, C]
-    G = decay_from_start(alpha)  # [C]
+    expG = decay_from_start(alpha)  # [C]
     A = tril(K @ K.T * decay, -1) * beta[:, None]
     R = triangular.substitution(A)
     M = Q @ K.T * decay
-    K_in = K * G[:, None]
-    Q_in = Q * G[:, None]
+    K_in = K * expG[:, None]
+    Q_in = Q * expG[:, None]
     K_g = K * decay_to_end(alpha)[:, None]
     U = R @ (V * beta[:, None])
     W = R @ (K_in * beta[:, None])
     E = U - W @ S.T
-    O = Q_in @ S.T + M @ E  # noqa: E741
-    S = S * G[-1] + E.T @ K_g
-    return Chunk(A, R, M, K_in, Q_in, K_g, G[-1], U, W, E, S, O)
+    O = Q_in @ S.T + M @ E
+    S = S * expG[-1] + E.T @ K_g
+    return Chunk(A, R, M, K_in, Q_in, K_g, expG[-1], U, W, E, S, O)
 
 
 def kda(S, Q, K, V, alpha, beta):
@@ -209,9 +209,9 @@ def kda(S, Q, K, V, alpha, beta):
     >>> kda(np.zeros((1, 2), int), K, K, V, np.ones((3, 2), int), np.array([1, 1, 1])).S
     array([[7, 6]])
     """
-    G = decay_from_start(alpha)  # [C, K] e^(G_i)
-    K_in = K * G  # [C, K] keys as the incoming state sees them
-    Q_in = Q * G  # [C, K]
+    expG = decay_from_start(alpha)  # [C, K] e^(G_i)
+    K_in = K * expG  # [C, K] keys as the incoming state sees them
+    Q_in = Q * expG  # [C, K]
     K_g = K * decay_to_end(alpha)  # [C, K] keys as the outgoing state keeps them
     A = tril(decayed_scores(K, K, alpha), -1) * beta[:, None]  # [C, C]
     M = decayed_scores(Q, K, alpha)  # [C, C]
@@ -219,9 +219,9 @@ def kda(S, Q, K, V, alpha, beta):
     U = R @ (V * beta[:, None])  # [C, V] residuals if the incoming state were zero
     W = R @ (K_in * beta[:, None])  # [C, K] how they change with the incoming state
     E = U - W @ S.T  # [C, V] the residuals
-    O = Q_in @ S.T + M @ E  # noqa: E741  [C, V]
-    S = S * G[-1] + E.T @ K_g  # [V, K]
-    return Chunk(A, R, M, K_in, Q_in, K_g, G[-1], U, W, E, S, O)
+    O = Q_in @ S.T + M @ E  # [C, V]
+    S = S * expG[-1] + E.T @ K_g  # [V, K]
+    return Chunk(A, R, M, K_in, Q_in, K_g, expG[-1], U, W, E, S, O)
 
 
 def single_solve(R, V, K_in, S, beta):

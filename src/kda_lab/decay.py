@@ -137,3 +137,14 @@ def largest_exponent(lower_bound, span):
     (75.0, 155.0)
     """
     return abs(lower_bound) * span
+
+
+def tokens_before_overflow(g, dtype):
+    """How many tokens of log decay g a factor exp(-G) survives in a dtype: one more, and it is infinite.
+
+    g: a negative number   dtype: torch.float16, bfloat16, float32 or float64.   Implements factor-overflow.
+
+    >>> tokens_before_overflow(-5.0, torch.float32)
+    17
+    """
+    return int(math.log(torch.finfo(dtype).max) / -g)

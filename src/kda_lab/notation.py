@@ -89,7 +89,9 @@ def meanings(symbols):
     >>> meanings(TOKEN[:1]).rows
     [['$q_t$', '`q`', '[K]', 'query, already scaled']]
     """
-    return Table(["symbol", "in code", "shape", "meaning"], [[f"${s.latex}$", f"`{s.name}`", s.shape, s.meaning] for s in symbols])
+    head, shaped = ["symbol", "in code", "shape", "meaning"], any(s.shape for s in symbols)
+    rows = [[f"${s.latex}$", f"`{s.name}`", s.shape, s.meaning] for s in symbols]
+    return Table(head, rows) if shaped else Table(head[:2] + head[3:], [r[:2] + r[3:] for r in rows])
 
 
 def elsewhere(symbols):

@@ -89,7 +89,7 @@ def doubling(A):
 
 
 def inverse_bound(beta, k):
-    """The largest that |R_ij| can be below the diagonal: beta_i |k_i| |k_j|, while 0 <= beta |k|^2 <= 2 and alpha <= 1.
+    """The largest that ``|R_ij|`` can be below the diagonal, ``beta_i |k_i| |k_j|``, while ``0 <= beta |k|^2 <= 2`` and alpha <= 1.
 
     beta: [C]   k: [C, K] torch tensors   returns [C, C].   Implements inverse-bound.
 

@@ -66,7 +66,7 @@ _M = "M = decayed_scores(Q, K, alpha)"
 _W = "W = R @ (K_in * beta[:, None])"
 _U = "U = R @ (V * beta[:, None])"
 _E = "E = U - W @ S.T"
-_S = "S = S * G[-1] + E.T @ K_g"
+_S = "S = S * expG[-1] + E.T @ K_g"
 _O = "O = Q_in @ S.T + M @ E"
 CHUNK_MUTANTS = (
     wrong_chunk("A drops the decay of token i", (_A, _A.replace("decayed_scores", "shorter")), shorter=scores_dropping_last_decay),
@@ -81,8 +81,8 @@ CHUNK_MUTANTS = (
     wrong_chunk("I - A instead of I + A", (_R, "R = triangular.substitution(-A)")),
     wrong_chunk("R is the identity", (_R, "R = triangular.substitution(A * 0)")),
     wrong_chunk("R = I - A", (_R, "R = triangular.substitution(A * 0) - A")),
-    wrong_chunk("K_in drops the decay of token i", ("K_in = K * G", "K_in = K * before(alpha)"), before=previous_decay_from_start),
-    wrong_chunk("Q_in drops the decay of token i", ("Q_in = Q * G", "Q_in = Q * before(alpha)"), before=previous_decay_from_start),
+    wrong_chunk("K_in drops the decay of token i", ("K_in = K * expG", "K_in = K * before(alpha)"), before=previous_decay_from_start),
+    wrong_chunk("Q_in drops the decay of token i", ("Q_in = Q * expG", "Q_in = Q * before(alpha)"), before=previous_decay_from_start),
     wrong_chunk("K_g includes the decay of its own token", ("K_g = K * decay_to_end(alpha)", "K_g = K * decay_to_end(alpha) * alpha")),
     wrong_chunk("K_g starts two tokens later", ("decay_to_end(alpha)", "late(alpha)"), late=late_decay_to_end),
     wrong_chunk("W is not solved: w_i = beta_i p_i", (_W, "W = K_in * beta[:, None]")),
@@ -90,14 +90,14 @@ CHUNK_MUTANTS = (
     wrong_chunk("E = U", (_E, "E = U")),
     wrong_chunk("E = U + W S^T", (_E, "E = U + W @ S.T")),
     wrong_chunk("the old state does not decay", (_S, "S = S + E.T @ K_g")),
-    wrong_chunk("the new state takes U instead of E", (_S, "S = S * G[-1] + U.T @ K_g")),
+    wrong_chunk("the new state takes U instead of E", (_S, "S = S * expG[-1] + U.T @ K_g")),
     wrong_chunk("M is strictly lower", (_M, "M = tril(decayed_scores(Q, K, alpha), -1)")),
     wrong_chunk("M drops the decay of token i", (_M, "M = shorter(Q, K, alpha)"), shorter=scores_dropping_last_decay),
     wrong_chunk("M starts its decay at token j", (_M, "M = longer(Q, K, alpha)"), longer=scores_keeping_own_decay),
     wrong_chunk("M is multiplied by beta", (_M, _M + " * beta[:, None]")),
     wrong_chunk("M is not masked", (_M, "M = full_square(Q, K, alpha)"), full_square=full_square),
-    wrong_chunk("O reads the new state", (f"    {_O}  # noqa: E741  [C, V]\n", ""), (_S, f"{_S}\n    {_O}")),
+    wrong_chunk("O reads the new state", (f"    {_O}  # [C, V]\n", ""), (_S, f"{_S}\n    {_O}")),
     wrong_chunk(
-        "the residual reads the state after the chunk's decay", (_E, "E = U - W @ (S * G[-1]).T"),
+        "the residual reads the state after the chunk's decay", (_E, "E = U - W @ (S * expG[-1]).T"),
     ),
 )

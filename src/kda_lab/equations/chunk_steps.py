@@ -2,9 +2,10 @@
 
 import torch
 
-from kda_lab import affine, chunk, rules
+from kda_lab import affine, chunk, inputs, rules
 from kda_lab.equations.chunk import DELTA, KIMI, REAL, SHAPES, terms_of
-from kda_lab.proof.engines import stack
+from kda_lab.equations.chunk_mutants import CHUNK_MUTANTS
+from kda_lab.proof.engines import Disagreement, stack
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 from kda_lab.proof.words import same_words, scalars, words
 
@@ -138,6 +139,42 @@ def step_equation(slug, sentence, step):
     return Equation(slug, sentence, KIMI, "proved", words_check, None, -1, (Mutant("the sign of the correction", +1),))
 
 
+def loop_difference(kda_chunk, q, k, v, alpha, beta, S, C):
+    """The largest difference between chunks of C tokens and the token loop, in state and outputs."""
+    last, rows = rules.scan(rules.kda, S, q, k, v, alpha, beta)
+    got, terms = chunk.split(kda_chunk, S, C, q, k, v, alpha, beta)
+    return max((got - last).abs().max().item(), (torch.cat([t.O for t in terms]) - torch.stack(rows)).abs().max().item())
+
+
+def check_sizes(kda_chunk):
+    """Many lengths and chunk sizes, write gates below 2, strong and weak decays."""
+    generator = torch.Generator().manual_seed(6)
+    for T, C in [(1, 1), (5, 2), (17, 3), (17, 16), (64, 64), (100, 16), (130, 64)]:
+        for gates in ("strong", "long", "weak"):
+            x = inputs.head(T, 6, 4, generator, gates=gates)
+            error = loop_difference(kda_chunk, x.q, x.k, x.v, x.g.exp(), x.beta * 2, x.S, C)
+            # 1e-12: some thousand roundings of numbers of order one
+            if not error <= 1e-12:
+                raise Disagreement(f"T = {T}, C = {C}, {gates} gates: off by {error:.1e}")
+
+
+def check_edges(kda_chunk):
+    """Inputs at the edge: closed and open gates, no decay, full decay, zero keys, equal keys, an empty state."""
+    generator = torch.Generator().manual_seed(7)
+    x = inputs.head(20, 5, 3, generator, gates="long")
+    alpha, ones = x.g.exp(), torch.ones_like(x.g)
+    same = x.k[:1].expand_as(x.k)
+    cases = {
+        "beta = 0": (x.k, alpha, x.beta * 0, x.S), "beta = 1": (x.k, alpha, x.beta * 0 + 1, x.S), "alpha = 1": (x.k, ones, x.beta, x.S),
+        "alpha = 0": (x.k, ones * 0, x.beta, x.S), "zero keys": (x.k * 0, alpha, x.beta, x.S), "short keys": (x.k * 0.4, alpha, x.beta, x.S),
+        "equal keys": (same, ones, x.beta * 0 + 1, x.S), "equal keys, weak decay": (same, alpha, x.beta, x.S), "empty state": (x.k, alpha, x.beta, x.S * 0),
+    }  # fmt: skip
+    for name, (k, a, beta, S) in cases.items():
+        error = loop_difference(kda_chunk, x.q, k, x.v, a, beta, S, 7)
+        if not error <= 1e-12:
+            raise Disagreement(f"{name}: off by {error:.1e}")
+
+
 EQUATIONS = [
     polynomial(
         "affine-chunk", "A chunk is one affine step: S_C = S_0 T + H, products ascending in time.", KIMI,
@@ -199,9 +236,17 @@ EQUATIONS = [
         ring=[{"C": 4, "K": 2, "V": 2}], field_sizes=[{"C": 64, "K": 6, "V": 3}],
         mutants=[
             Mutant("A without decay", variant(chunk.gated_delta, ("tril(K @ K.T * decay, -1)", "tril(K @ K.T, -1)"))),
-            Mutant("the old state does not decay", variant(chunk.gated_delta, ("S = S * G[-1] + E.T @ K_g", "S = S + E.T @ K_g"))),
-            Mutant("Q_in without decay", variant(chunk.gated_delta, ("Q_in = Q * G[:, None]", "Q_in = Q * 1"))),
+            Mutant("the old state does not decay", variant(chunk.gated_delta, ("S = S * expG[-1] + E.T @ K_g", "S = S + E.T @ K_g"))),
+            Mutant("Q_in without decay", variant(chunk.gated_delta, ("Q_in = Q * expG[:, None]", "Q_in = Q * 1"))),
             Mutant("K_g without decay", variant(chunk.gated_delta, ("K_g = K * decay_to_end(alpha)[:, None]", "K_g = K * 1"))),
         ],
+    ),
+    Equation(
+        "chunk-sizes", "Every length and chunk size gives the loop's state and outputs, to rounding.", KIMI, "checked",
+        Check("float64", "T=1..130, C=1..64, three gate families, beta below 2", check_sizes), None, chunk.kda, CHUNK_MUTANTS,
+    ),
+    Equation(
+        "chunk-edges", "So do closed and open gates, no decay and full decay, zero, short and equal keys, and an empty state.", KIMI, "checked",
+        Check("float64", "T=20, C=7, nine edges", check_edges), None, chunk.kda, CHUNK_MUTANTS,
     ),
 ]

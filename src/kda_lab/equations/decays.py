@@ -110,6 +110,40 @@ def check_diagonal_block(plan):
         raise Disagreement(f"a factor of e^{decay.largest_exponent(lower_bound, block - 1):.0f} overflows fp32")
 
 
+def check_overflow(tokens):
+    """exp(-G) computed in the dtype is finite for that many tokens, and infinite for one more."""
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for g in (-5.0, -1.0, -0.3):
+            n = tokens(g, dtype)
+            factor = torch.exp(torch.tensor([-g * n, -g * (n + 1)], dtype=torch.float64)).to(dtype)
+            if not (torch.isfinite(factor[0]) and torch.isinf(factor[1])):
+                raise Disagreement(f"{dtype} at g = {g}: not the limit at {n} tokens")
+    # a product of factors that are zero and infinite is nan, and no mask afterwards repairs it
+    G = decay.prefix_sums(torch.full((40, 1), -5.0))
+    one = torch.ones(40, 1)
+    if not torch.isnan(unmasked_products(one, one, torch.full((40, 1), -5.0))).any() or not torch.isinf((-G).exp()).any():
+        raise Disagreement("split factors were expected to overflow at 40 tokens of -5")
+
+
+def check_cleared_channel(scores):
+    """A gate of -inf clears its channel: nothing before it is read, and nothing becomes nan."""
+    generator = torch.Generator().manual_seed(5)
+    for token in (0, 3, 11):
+        x = torch.randn(2, 12, 5, generator=generator, dtype=torch.float64)
+        alpha = 0.2 + 0.8 * torch.rand(12, 5, generator=generator, dtype=torch.float64)
+        alpha[token, 2] = 0
+        error = (scores(x[0], x[1], alpha.log()) - chunk.decayed_scores(x[0], x[1], alpha)).abs().max().item()
+        if not error <= 1e-12:
+            raise Disagreement(f"cleared at token {token}: off by {error:.1e}")
+
+
+def prefix_differences(X, Y, g):
+    """Mutant: differences of prefix sums, which meet -inf minus -inf behind a cleared channel."""
+    G = decay.prefix_sums(g)
+    ratio = (G[:, None, :] - G[None, :, :]).masked_fill(~torch.ones(len(G), len(G), dtype=torch.bool).tril()[..., None], -torch.inf)
+    return torch.einsum("ic,jc,ijc->ij", X, Y, ratio.exp())
+
+
 EQUATIONS = [
     polynomial(
         "decay-prefix", "The decay from the start of the chunk to token i is the product over tokens 1..i.", KIMI,
@@ -180,5 +214,22 @@ EQUATIONS = [
         "diagonal-products", "A diagonal matrix next to a vector is an elementwise product; diagonals commute.", KIMI,
         shapes="S:V,K k:K v:V alpha1:K alpha2:K", claim=claim_diagonals, subject=lambda a, b: a * b, ring=[{"K": 3, "V": 2}],
         mutants=[Mutant("sum instead of product", lambda a, b: a + b), Mutant("reversed", lambda a, b: a[::1] * b[[*range(1, len(b)), 0]])],
+    ),
+    Equation(
+        "factor-overflow", "Split as e^G_i times e^-G_j, the decay overflows: in fp32 behind 17 tokens of -5, in fp16 behind 2.", "IEEE 754", "checked",
+        Check("float64", "fp16, bf16, fp32, fp64; g = -5, -1, -0.3", check_overflow), None, decay.tokens_before_overflow,
+        (
+            Mutant("one token more", lambda g, dtype: decay.tokens_before_overflow(g, dtype) + 1),
+            Mutant("fp32's limit for all", lambda g, dtype: decay.tokens_before_overflow(g, torch.float32)),
+            Mutant("logarithm to base 2", lambda g, dtype: int(torch.tensor(torch.finfo(dtype).max, dtype=torch.float64).log2() / -g)),
+        ),
+    ),
+    Equation(
+        "cleared-channel", "A decay of zero clears its channel: the sums over j+1..i stay exact where differences of prefix sums are nan.", KIMI, "checked",
+        Check("float64", "C=12 K=5, one zero decay", check_cleared_channel), None, decay.pairwise_scores,
+        (
+            Mutant("differences of prefix sums", prefix_differences),
+            Mutant("the gate is ignored", lambda X, Y, g: decay.pairwise_scores(X, Y, g.masked_fill(g == -torch.inf, 0))),
+        ),
     ),
 ]

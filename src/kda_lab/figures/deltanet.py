@@ -18,8 +18,8 @@ def same_key_many_times(writes=8):
             S = (rules.linear(S, key, key, one) if beta is None else rules.delta(S, key, key, one, beta))[0]
             answers.append((S @ key).item())
         ax.plot(range(writes + 1), answers, label=label, **style(role))
-    ax.set(xlabel="writes of the value 1", ylabel="answer of the key", ylim=(0, 4))
-    ax.legend(loc="upper right")
+    ax.set(xlabel="writes of the value 1", ylabel="answer of the key", ylim=(0, 8.3))
+    ax.legend(loc="upper left")
     return show(fig, "The answer of one key against the number of writes: linear attention rises without end, DeltaNet reaches 1 and stays.")
 
 
@@ -45,6 +45,6 @@ def growth(tokens=400):
             S, _ = rules.gated_delta(S, k, k, one, alpha, 1.0)
             lengths.append(S.norm().item())
         ax.plot(range(1, tokens + 1), lengths, label=label, markevery=50, **style(role))
-    ax.set(xlabel="tokens", ylabel="length of the state")
+    ax.set(xlabel="tokens", ylabel="norm of the state")
     ax.legend(loc="upper left")
     return show(fig, "Length of the state over 400 tokens: with hostile keys it grows as the square root, with random keys or a decay it stays bounded.")

@@ -18,8 +18,8 @@ def two_keys():
       svg += kit.arrow(x0, y0, x0 + r * dot, y0 - r * Math.sin(a), { role: "decay" });
       svg += kit.text(x0 + (r + 14) * dot, y0 - (r + 14) * Math.sin(a), "k'", { role: "decay" });
       const bars = [["k before", own0, "key", 0.25], ["k after", own, "key", 0.8], ["k' before", other0, "decay", 0.25], ["k' after", other, "decay", 0.8]];
-      const zero = 130, unit = 14;
-      svg += kit.text(390, 14, "what they answer");
+      const zero = 128, unit = 8.5;
+      svg += kit.text(390, 14, "what the state answers");
       svg += kit.line(250, zero - unit * data.value, 540, zero - unit * data.value, { role: "value", dash: "5 4" });
       svg += kit.text(246, zero - unit * data.value, "v", { role: "value", anchor: "end" });
       svg += kit.line(250, zero, 540, zero, { width: 1 });
