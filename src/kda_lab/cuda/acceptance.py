@@ -12,7 +12,6 @@ import concurrent.futures
 import json
 import math
 import os
-import statistics
 import sys
 from typing import NamedTuple
 
@@ -21,8 +20,8 @@ import torch
 from kda_lab import rules
 from kda_lab.cuda import chunk
 from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda.measure import graph_ms, hbm_floor_ms, median_ms, relative_error, stage_ms
 
-COPY_RATE = 4.26e12  # bytes a second, read and written: a large copy on an H200, measured
 # bf16 rounds o to 2^-9 (1.7e-3 in this norm); tf32 products add about 5e-4; nearly equal keys cancel in the inverse
 BOUNDS = {torch.bfloat16: 6e-3, torch.float16: 2e-3, torch.float32: 2e-5}
 COLLINEAR = 5e-2
@@ -246,13 +245,6 @@ def cases(device, small):
     yield case("bfloat16, exact products", "weak", 1000, exact=True)
 
 
-def relative(x, y):
-    """|x - y| / |y| in the Euclidean norm; nan if x has a nan, |x| if y is zero."""
-    x, y = x.double(), y.double()
-    norm = y.norm().item() if y.numel() else 0.0
-    return ((x - y).norm().item() if x.numel() else 0.0) / (norm or 1.0)
-
-
 def run(case, oracle_on=None):
     """One case -> its row. Twice, for bitwise equality; inputs must come out unchanged. oracle_on: a device, if not theirs."""
     before = {name: x.clone() for name, x in case.arguments.items() if isinstance(x, torch.Tensor)}
@@ -268,31 +260,13 @@ def run(case, oracle_on=None):
     expected_o, expected_S = oracle(**(case.arguments | moved))
     row = {
         "case": case.name,
-        "o": relative(o, expected_o),
-        "state": relative(S, expected_S),
+        "o": relative_error(o, expected_o),
+        "state": relative_error(S, expected_S),
         "bound": case.bound,
         "repeats bitwise": same,
         "inputs kept": kept,
     }
     return row | {"ok": row["o"] < case.bound and row["state"] < case.bound and same and kept}
-
-
-def milliseconds(call, repeats=20):
-    """The median of CUDA event timings."""
-    for _ in range(3):
-        call()
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-    for start, end in events:
-        start.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
-
-
-class Nothing:
-    def launch(self, *_):
-        pass
 
 
 def timing(H, T=8192, D=128, **options):
@@ -305,27 +279,11 @@ def timing(H, T=8192, D=128, **options):
     def call():
         return chunk.kda_chunk_forward(**arguments)
 
-    row = {
-        "T": T,
-        "H": H,
-        **options,
-        "floor": (1282 * T * H + 2 * 4 * D * D * H) / COPY_RATE * 1e3,
-        "call": milliseconds(call),
-    }
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = call()
-    for x in captured:
-        x.fill_(math.nan)
-    row["graph"] = milliseconds(graph.replay)
-    row["graph ok"] = all(torch.equal(x, y) for x, y in zip(captured, call()))
-    del captured, graph
+    moved = [arguments[name] for name in ("q", "k", "v", "g", "beta", "initial_state")]
+    row = {"T": T, "H": H, **options, "floor": hbm_floor_ms([*moved, *call()]), "call": median_ms(call)}
+    row["graph"], row["graph ok"] = graph_ms(call)
     kernels = chunk.kernels(chunk.variant(**arguments), torch.cuda.current_device())
-    kept = dict(kernels)
-    for name in kept:  # the others' launches do nothing meanwhile
-        kernels.update({other: Nothing() for other in kept if other != name})
-        row[name] = milliseconds(call)
-        kernels.update(kept)
+    row |= stage_ms(call, kernels)
     torch.cuda.empty_cache()
     return row
 
