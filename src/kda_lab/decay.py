@@ -43,7 +43,7 @@ def softplus_gate(x, A_log, dt_bias=None):
 
 
 def half_life(g):
-    """Tokens until a channel has halved: ``ln 2 / |g|``.
+    """Tokens until a channel has halved: ``ln 2 / |g|``.   Implements gate-half-life.
 
     >>> round(half_life(torch.tensor(-0.001)).item(), 1)
     693.1
@@ -53,6 +53,8 @@ def half_life(g):
 
 def clear_floor(dtype):
     """The log decay from which on exp is exactly 0 in this dtype; a stronger gate (also -inf) acts the same.
+
+    Implements gate-clear-floor.
 
     >>> clear_floor(torch.float32), torch.tensor(clear_floor(torch.float32)).exp().item()
     (-104.0, 0.0)
@@ -113,7 +115,7 @@ def blocked_scores(X, Y, g, block=BLOCK):
     """
     C = g.shape[-2]
     starts = range(0, C, block)
-    cut = lambda Z: [Z[..., n : n + block, :] for n in starts]  # noqa: E731
+    cut = lambda Z: [Z[..., n : n + block, :] for n in starts]
     Xb, Yb, gb = cut(X), cut(Y), cut(g)
     local = [prefix_sums(x) for x in gb]  # sums inside a block
     rows = []
@@ -132,6 +134,8 @@ def blocked_scores(X, Y, g, block=BLOCK):
 
 def largest_exponent(lower_bound, span):
     """The largest exponent that a factor exp(-sum g) over ``span`` tokens can reach; fp32 overflows above 88.7.
+
+    Implements gate-largest-exponent.
 
     >>> largest_exponent(-5.0, 15), largest_exponent(-5.0, 31)
     (75.0, 155.0)

@@ -5,12 +5,12 @@ True
 """
 
 from kda_lab.equations import (
-    affine, chunk, chunk_steps, decays, delta, dplr, features, gates, inverse, kda, linear, relatives, softmax, spectrum,
+    affine, batched, chunk, chunk_steps, decays, delta, dplr, features, gates, inverse, kda, linear, relatives, sizes, softmax, spectrum,
 )  # fmt: skip
 from kda_lab.proof import display, registry
 
 # in the order of the book
-PARTS = (softmax, linear, features, delta, spectrum, relatives, kda, gates, dplr, affine, decays, inverse, chunk, chunk_steps)
+PARTS = (softmax, linear, features, delta, spectrum, relatives, kda, sizes, gates, dplr, affine, decays, inverse, batched, chunk, chunk_steps)
 EQUATIONS = [equation for part in PARTS for equation in part.EQUATIONS]
 _BY_SLUG = {e.slug: e for e in EQUATIONS}
 
