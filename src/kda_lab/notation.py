@@ -44,11 +44,18 @@ TOKEN = [
     Symbol("S", "S_t", "[V, K]", "state after token t", "S, h (transposed)", "S_t (transposed)", "recurrent_state, ssm_state", "S_t"),
     Symbol("r", "r_t", "[V]", "residual: write gate times what is missing", "", "", "", ""),
     Symbol("o", "o_t", "[V]", "output: what the query reads", "o", "o_t", "core_attn_out", "o_t"),
+    Symbol("phi(x)", r"\phi(x)", "[K]", "feature map, where a rule has one", "feature_map"),
+    Symbol("Z", "Z_t", "[K]", "normaliser of linear attention: the sum of the keys", "z"),
+    Symbol("gamma", r"\gamma", "scalar", "RetNet's fixed decay", "", "", "", ""),
+    Symbol("dt", r"\Delta_t", "scalar", "step size of Mamba-2", "dt", "", "dt", ""),
+    Symbol("S * alpha", r"\bar S_t", "[V, K]", "the state after its decay, before the write"),
     Symbol("T_t", "T_t", "[K, K]", "transition of one token", "", r"(I-\beta k k^T)Diag(\alpha)", "", r"I-\beta k k^T"),
     Symbol("H_t", "H_t", "[V, K]", "what one token writes into an empty state", "", "", "", ""),
 ]
 CHUNK = [
     Symbol("G", "G_i", "[C, K]", "sum of the log decays of tokens 1..i", "g (after cumsum)", r"\gamma (its exponential)", "g_cumsum", ""),
+    Symbol("decay_between", "D", "[C, C]", "lower: decay from token j to token i, with one decay a head", "", "", "", ""),
+    Symbol("decayed_scores", r"\Gamma(X, Y)", "[C, C]", "lower: scores of rows x_i and y_j, decayed over tokens j+1..i in each channel"),
     Symbol("A", "A", "[C, C]", "strictly lower: how token j's write disturbs token i's read, times beta_i", "Akk", "A_{kk}", "A", r"tril(\beta K K^T,-1)"),
     Symbol("R", "R", "[C, C]", "inverse of I + A", "A (after solve_tril)", "M", "Ai", "T"),
     Symbol("U", "U", "[C, V]", "residuals of the chunk if its incoming state were zero", "u", "U", "u", "U"),
