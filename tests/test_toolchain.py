@@ -54,7 +54,7 @@ def test_python_source_is_quoted_without_an_import():
     path, first, last, code = kda_book.python_source("kda_lab.gpucell.RecordError")
     lines = path.read_text(encoding="utf-8").split("\n")
     assert code.startswith("class RecordError") and lines[first - 1].startswith("class RecordError") and last >= first
-    assert '"""' not in kda_book.python_source("kda_lab.gpucell.python_digest", doc=False)[3]
+    assert '"""' not in kda_book.python_source("kda_lab.fingerprint.python_digest", doc=False)[3]
     assert kda_book.python_source("kda_lab.figures.Board.box")[3].startswith("def box(")
     assert kda_book.python_source("kda_lab.gpucell.SCHEMA")[3] == "SCHEMA = 1"
 
@@ -152,7 +152,7 @@ print("static:", os.environ["KDA_LAB_STATIC"])
 widgets.Static("demo", "A demo", [widgets.Range("x", "x", 0, 1, 0.5, 0)], None, "return {svg: '', say: 'x is ' + v.x};")
 ```
 
-```{py-source} kda_lab.gpucell.digest_of
+```{py-source} kda_lab.fingerprint.digest_of
 ```
 """,
 }
@@ -169,7 +169,7 @@ def built(tmp_path_factory):
     (tree / "src").symlink_to(ROOT / "src")
     (tree / "exercises").mkdir()
     for name, text in PAGES.items():
-        (tree / name).write_text(text.replace("gpucell.digest_of", "gpucell.python_digest"), encoding="utf-8")
+        (tree / name).write_text(text.replace("fingerprint.digest_of", "fingerprint.python_digest"), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run([sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-n", "-q", str(tree), str(tree / "_build/html")],
                           cwd=tree, env=env, capture_output=True, text=True, check=False)
@@ -186,7 +186,7 @@ def test_the_page_has_badges_captions_numbers_and_sources(built):
     assert 'class="kda-level kda-level-proved"' in page and "static: 1" in page
     figure = re.search(r'<figure[^>]*id="fig-one".*?</figure>', page, re.S)[0]
     assert "<svg" in figure and "Fig. 1" in figure and "<strong>falls</strong>" in figure
-    assert re.search(r"src/kda_lab/gpucell\.py:\d+-\d+", page)
+    assert re.search(r"src/kda_lab/fingerprint\.py:\d+-\d+", page)
     assert "thebe" not in page.lower()
     intro = (built / "book/intro.html").read_text(encoding="utf-8")
     assert 'href="one.html#fig-one"' in intro and 'href="one.html#equation-one-line"' in intro
