@@ -18,7 +18,7 @@ TRAFFIC = {
 
 
 def relative_error(x, y):
-    """|x - y| / |y| in the Euclidean norm; nan if x has a nan, |x| if y is zero.
+    """``|x - y| / |y|`` in the Euclidean norm; nan if x has a nan, ``|x|`` if y is zero.
 
     >>> relative_error(torch.tensor([3.0, 4.1]), torch.tensor([3.0, 4.0]))
     0.0199...
