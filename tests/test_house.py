@@ -8,10 +8,10 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "kda_lab"
 # a module may import from the lines above its own
 ORDER = [
-    ["notation", "rules", "pagecells"],
-    ["triangular", "affine", "features", "fingerprint"],
+    ["notation", "rules", "pagecells", "intensity"],
+    ["triangular", "affine", "features", "fingerprint", "learning", "position"],
     ["decay", "softmax", "chunk"],
-    ["inputs", "chunk_dplr"],
+    ["inputs", "chunk_dplr", "chunk_backward", "parallel_scan", "costs", "rollback"],
     ["proof"],
     ["equations"],
     ["cuda"],

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
-MODULES = ("rules", "chunk", "triangular", "decay", "affine", "features")
+MODULES = ("rules", "chunk", "triangular", "decay", "affine", "features", "chunk_backward")
 SWAPS = {
     ast.Add: [ast.Sub], ast.Sub: [ast.Add], ast.Mult: [ast.Add], ast.Div: [ast.Mult], ast.MatMult: [ast.Mult], ast.Pow: [ast.Mult],
     ast.Lt: [ast.LtE], ast.LtE: [ast.Lt], ast.Gt: [ast.GtE, ast.Lt], ast.GtE: [ast.Gt], ast.Eq: [ast.NotEq], ast.NotEq: [ast.Eq],

@@ -33,7 +33,8 @@ dtype                             naive_X only: float64 or float32
 
 Result: o [B, T, HV, V] in v's dtype, and the final states [N, HV, V, K]. States, and the arithmetic between tokens, are float32,
 or float64 when q, k and v are float64; ``naive_X`` returns both in its ``dtype``. T = 0 works. Everything is differentiable in
-q, k, v, g, beta, A_log, dt_bias and initial_state.
+q, k, v, g, beta, A_log, dt_bias and initial_state. The ``chunk_`` forms have a hand-derived backward, which keeps one state a chunk and is
+differentiable once; for second derivatives use ``recurrent_`` or ``naive_``.
 
 Errors: TypeError for wrong types and dtypes, ValueError for wrong shapes, devices and values. On CUDA the checks that read values
 (the sign of g, the order of cu_seqlens) wait for the GPU: ``trusted_values`` skips them, and so does the capture of a CUDA graph.

@@ -31,31 +31,54 @@ class Local(NamedTuple):
 def run(problem, C):
     """Outputs [B, T, HV, V] and final states [N, HV, V, K] of a problem, C tokens at a time.   Implements chunk-by-chunk.
 
+    Third comes what a backward pass needs beside the inputs: the state before each of the X chunks, [X, HV, V, K].
+
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 3, 1, 1)
     >>> run(Problem(one, one, one, 0 * one, None, torch.zeros(1, 1, 1, 1), None), 2)[0].flatten().tolist()
     [1.0, 2.0, 3.0]
     """
     p = problem
-    B, T, HV, V = p.v.shape
-    cu = [T * b for b in range(B + 1)] if p.cu is None else p.cu
-    longest = max((b - a for a, b in zip(cu, cu[1:])), default=0)
-    if not longest:
-        # a copy: the caller may write into the state that it gets
-        return torch.zeros_like(p.v), p.S.clone()
-    order, active, rows = layout(cu, min(C, longest), B * T, p.v.device)
-    cut = lambda x: cut_into_chunks(x, rows)  # noqa: E731
-    # exact: the exponential of a sum that contains a gate at the floor is 0 in this dtype, as it is at -inf; and inf - inf cannot occur
-    g = p.g.clamp(min=decay.clear_floor(p.g.dtype))
-    local = local_terms(cut(p.q), cut(p.k), cut(p.v), cut(g), None if p.beta is None else cut(p.beta[..., None]))
+    plan = layout_of(p, C)
+    if plan is None:
+        # copies: the caller may write into the state that it gets
+        return torch.zeros_like(p.v), p.S.clone(), p.S[:0].clone()
+    order, active, rows = plan
+    q, k, v, g, beta = cut_problem(p, rows)
+    local = local_terms(q, k, v, g, beta)
     S_in, E, S = pass_states(local, p.S[order], active)
     O = read_out(local, S_in, E)  # noqa: E741  [X, HV, C, V]
+    return back_to_tokens(O, rows, p.v.shape[:2]), S[order.argsort()], S_in
 
-    place = torch.empty(B * T, dtype=torch.long, device=rows.device)  # [B T] where a token's output lies
-    there = rows < B * T  # [X, C]
-    place[rows[there]] = there.flatten().nonzero()[:, 0]
-    o = O.transpose(1, 2).reshape(-1, HV, V).index_select(0, place)  # [B T, HV, V]
-    return o.unflatten(0, (B, T)), S[order.argsort()]
+
+def layout_of(problem, C):
+    """``layout`` of a problem's sequences in chunks of at most C tokens, or None when all of them are empty.
+
+    >>> from kda_lab.ops.prepare import Problem
+    >>> one = torch.ones(1, 3, 1, 1)
+    >>> layout_of(Problem(one, one, one, one, None, one, None), 2)[2]
+    tensor([[0, 1],
+            [2, 3]])
+    """
+    B, T = problem.v.shape[:2]
+    cu = [T * b for b in range(B + 1)] if problem.cu is None else problem.cu
+    longest = max((b - a for a, b in zip(cu, cu[1:])), default=0)
+    return layout(cu, min(C, longest), B * T, problem.v.device) if longest else None
+
+
+def cut_problem(problem, rows):
+    """The chunks of q, k, v, g and beta, each [X, HV, C, ...]; g as the arithmetic takes it, beta with an axis for channels, or None.
+
+    >>> from kda_lab.ops.prepare import Problem
+    >>> one = torch.ones(1, 2, 1, 1)
+    >>> cut_problem(Problem(one, one, one, -torch.inf * one, None, one, None), torch.tensor([[0, 1]]))[3].flatten().tolist()
+    [-104.0, -104.0]
+    """
+    p = problem
+    # exact: the exponential of a sum that contains a gate at the floor is 0 in this dtype, as it is at -inf; and inf - inf cannot occur
+    g = p.g.clamp(min=decay.clear_floor(p.g.dtype))
+    beta = None if p.beta is None else cut_into_chunks(p.beta[..., None], rows)
+    return *(cut_into_chunks(x, rows) for x in (p.q, p.k, p.v, g)), beta
 
 
 def layout(cu, C, tokens, device):
@@ -91,6 +114,21 @@ def cut_into_chunks(x, rows):
     x = x.flatten(0, 1)  # [B T, HV, D]
     x = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
     return x.index_select(0, rows.flatten()).unflatten(0, rows.shape).transpose(1, 2)
+
+
+def back_to_tokens(x, rows, batch):
+    """The rows of all tokens, from chunks: the inverse of ``cut_into_chunks``.   x: [X, HV, C, D]   batch: (B, T)   returns [B, T, HV, D].
+
+    >>> x = torch.tensor([5.0, 6.0, 0.0]).reshape(1, 1, 3, 1)
+    >>> back_to_tokens(x, torch.tensor([[0, 1, 2]]), (1, 2)).flatten().tolist()
+    [5.0, 6.0]
+    """
+    B, T = batch
+    place = torch.empty(B * T, dtype=torch.long, device=rows.device)  # [B T] where a token lies
+    there = rows < B * T  # [X, C]
+    place[rows[there]] = there.flatten().nonzero()[:, 0]
+    x = x.transpose(1, 2).flatten(0, 1)  # [X C, HV, D]
+    return x.index_select(0, place).unflatten(0, (B, T))
 
 
 def scores(X, Y, g):

@@ -5,7 +5,7 @@ import warnings
 
 import torch
 
-from kda_lab.ops import chunked, tokens
+from kda_lab.ops import gradient, tokens
 from kda_lab.ops.contract import check
 from kda_lab.ops.prepare import prepare, working_dtype
 
@@ -19,7 +19,7 @@ def chunk(rule, call):
     if kernel_answers(call):
         return on_kernel(rule, call)
     with full_precision(call):
-        o, S = chunked.run(prepare(rule, call, working_dtype(call.q)), call.chunk_size or CHUNK)
+        o, S = gradient.run(prepare(rule, call, working_dtype(call.q)), call.chunk_size or CHUNK)
     return finish(call, o, S, call.v.dtype)
 
 
