@@ -2,8 +2,6 @@
 
 import torch
 
-from kda_lab import decay, triangular
-
 
 def by_hand():
     """The reference token n, and the exponents of the left and of the right factor."""
@@ -19,43 +17,25 @@ def check_by_hand(by_hand):
     assert (left, right) == ((i - n) * g, (n - j) * g), f"tokens {n + 1}..{i} stand in the left exponent, tokens {j + 1}..{n} in the right one"
 
 
-def far_block(X, Y, G):
-    """Scores [16, 16] of rows X with G[16:] and columns Y with G[:16], as one product.   X, Y: [16, K]   G: [32, K]."""
+def bank_conflicts(line, side):
+    """Lanes that share a bank, at most, when 32 lanes load a factor's first entries from rows of `line` words.   side: "left" or "right"."""
     # <solution>
-    n = 16
-    left = X * (G[n:] - G[n]).exp()
-    right = Y * (G[n] - G[:n]).exp()
-    return left @ right.T
+    words = []
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        row, column = (g, t) if side == "left" else (t, g)
+        words.append(row * line + column)
+    banks = [word % 32 for word in words]
+    return max(banks.count(bank) for bank in banks)
     # </solution>
 
 
-def check_far_block(far_block):
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(32, 6, generator=generator)
-    for rate in (0.1, 5.0, 30.0):
-        g = -rate * torch.rand(32, 6, generator=generator, dtype=torch.float64)
-        want = decay.pairwise_scores(x.double(), x.double(), g)[16:, :16]
-        got = far_block(x[16:], x[:16], g.cumsum(0).float()).double()
-        assert got.isfinite().all(), f"gates down to -{rate}: not finite; both exponents should be at most zero"
-        # 1e-3: prefix sums up to 1000 carry an error of 1000 * 2^-24 into each exponent
-        assert (got - want).norm() <= 1e-3 * want.norm(), f"gates down to -{rate}: off by {(got - want).abs().max():.1e}"
-
-
-def third_block(A, R11, R21, R33):
-    """R31 of three block rows.   A: [3 n, 3 n] strictly lower triangular   R11, R21, R33: [n, n] blocks of (I + A)^-1."""
-    # <solution>
-    n = len(R11)
-    A31, A32 = A[2 * n :, :n], A[2 * n :, n : 2 * n]
-    return -R33 @ (A31 @ R11 + A32 @ R21)
-    # </solution>
-
-
-def check_third_block(third_block):
-    generator = torch.Generator().manual_seed(1)
-    A = torch.randn(12, 12, generator=generator, dtype=torch.float64).tril(-1)
-    R = triangular.substitution(A)
-    got = third_block(A, R[:4, :4], R[4:8, :4], R[8:, 8:])
-    assert torch.allclose(got, R[8:, :4]), "the sum runs over both blocks A31 and A32, each times the block of R in its column"
+def check_bank_conflicts(bank_conflicts):
+    # rows [64, 128 + padding] of W (left) and K_g (right), and of E, whose columns are the rows of a left factor
+    for side, want in {"left": {128: 8, 132: 1, 136: 2}, "right": {128: 4, 132: 2, 136: 1, 24: 1}}.items():
+        for line, lanes in want.items():
+            got = bank_conflicts(line, side)
+            assert got == lanes, f"rows of {line} words, {side}: expected {lanes}, got {got}; lane {'4 g + t'} reads row {'g, column t' if side == 'left' else 't, column g'}"
 
 
 def hostile_gates():

@@ -12,7 +12,9 @@
 //   ERASE                  1 delta rule, 0 linear attention (A = 0, W = 0)
 //   EXACT                  tensor core products in 0 tf32, 1 about fp32
 //   *_BYTES                sizes that the launch counts on
-// Logarithms are natural in the arguments and base 2 inside: one multiplication here, and exp2 is one instruction.
+// Logarithms are natural in the arguments and base 2 inside; exp2 is one instruction with ftz, which compile.py sets.
+// Left to the caller: g <= 0, for a positive gate makes exponents positive; at least one sequence; finite k and v, for
+// zeros above the diagonal are multiplied, too: an inf or nan reaches earlier tokens of its block of 16, as nan.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "tile.cuh"
@@ -25,7 +27,7 @@ constexpr int SLICE = 16;                         // rows of S in one block of k
 constexpr int WARPS = 8, THREADS = 32 * WARPS;    // kda_prepare and kda_output
 constexpr int STATE_WARPS = BLOCKS, STATE_THREADS = 32 * STATE_WARPS;    // a warp for each 16 tokens of E
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float FLOOR = -160;                     // 2^-160 is 0 in fp32 (least: 2^-149), and sums never meet inf - inf
+constexpr float FLOOR = -160;                     // 2^-160 is 0 in fp32 (least: 2^-149, with ftz 2^-126); never inf - inf
 
 struct Rows { const void* at; long long batch, token, head, channel; };    // an argument and its strides, in elements
 
@@ -33,14 +35,14 @@ struct Args {
     Rows q, k;                       // [B, T, H, KEY]
     Rows v, o;                       // [B, T, heads, VALUE]
     Rows g;                          // [B, T, heads, KEY]; a gate per head has channel stride 0
-    Rows beta;                       // [B, T, heads]; null: 1
+    Rows beta;                       // [B, T, heads]; null: 1, and the launch then never sets BETA_SIGMOID
     Rows A_log, dt_bias;             // fp32 [heads], [heads, KEY]; dt_bias null: 0
     const float* initial_state;      // [sequences, heads, VALUE, KEY]; null: 0
     float* final_state;              // likewise; null: not wanted
     const long long* cu_seqlens;     // [sequences + 1]; null: B sequences of T tokens
     float *U, *W, *Q_in, *K_g, *M;   // [B T, heads, V or K or C]; U becomes E
     float *decay, *S;                // [slots, heads, K], [slots, heads, V, K]: a chunk's e^{G_C} and entry state
-    long long sequences, tokens, heads, group;    // tokens = T; head h reads the keys of head h / group
+    long long sequences, tokens, heads, group;    // sequences >= 1; tokens = T; head h reads the keys of head h / group
     float scale, lower_bound;
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "chunk.py describes another argument block");
@@ -95,17 +97,18 @@ struct PrepareShared {
 };
 static_assert(sizeof(PrepareShared) == PREPARE_BYTES, "chunk.py asks for another amount of shared memory");
 
-// G_i - G_j in base 2, -1 <= j <= i: the decay of tokens j+1 .. i. A sum of terms of one sign, none longer than needed;
-// a difference of long prefix sums would carry the rounding of all that lies before j
+// G_i - G_j in base 2, -1 <= j <= i: the decay of tokens j+1 .. i. A difference of
+// sums in a block carries the rounding of 15 earlier tokens at most; in a chunk, of 63
 __device__ float log2_decay(const float (&P)[C][K + 4], int j, int i, int d) {
-    const int a = i / SUB, b = (j + SUB) / SUB - 1;    // their blocks; j = -1 is before the first one
+    const int a = i / SUB, b = (j + SUB) / SUB - 1;    // j = -1: before the first
     if (a == b) return P[i][d] - P[j][d];
     float sum = P[i][d];
     for (int c = b + 1; c < a; ++c) sum += P[SUB * c + SUB - 1][d];
     return b < 0 ? sum : sum + (P[SUB * b + SUB - 1][d] - P[j][d]);
 }
 
-// 16 columns of R X by one warp: it holds them as right factors, read once, and passes the block rows of R over them
+// 16 columns of R X by one warp: it holds them as right factors, read once, and passes the
+// block rows of R over them. R is lower triangular: nothing right of the diagonal block
 template <class F, class G> __device__ void apply_inverse(const float (&R)[C][C + 4], F X, G store) {
     Right x[C / STEP];
     #pragma unroll
@@ -114,7 +117,7 @@ template <class F, class G> __device__ void apply_inverse(const float (&R)[C][C 
     for (int a = 0; a < BLOCKS; ++a) {
         Tile y = {};
         #pragma unroll
-        for (int s = 0; s < SUB / STEP * (a + 1); ++s)    // R is lower triangular: nothing right of the diagonal block
+        for (int s = 0; s < SUB / STEP * (a + 1); ++s)
             multiply<EXACT>(y, left([&](int i, int j) { return R[SUB * a + i][STEP * s + j]; }), x[s]);
         each(y, [&](int i, int n, float y) { store(SUB * a + i, n, y); });
     }
@@ -129,15 +132,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
     if (c.rows <= 0) return;
     const long long key_head = c.head / a.group;
 
-    // [decay-prefix] P[i] = sum of log2 alpha from the start of i's block of 16 to i. A thread owns one channel of one
-    // block and walks down its tokens; tokens and channels that do not exist do not decay
+    // [decay-prefix] P[i] = sum of log2 alpha from the start of i's block of 16 to i.
+    // A thread owns a channel of a block; what does not exist does not decay
     for (int own = threadIdx.x; own < BLOCKS * K; own += THREADS) {
         const int first = own / K * SUB, d = own % K;
         const float rate = GATE >= 2 ? expf(load<float>(a.A_log, 0, 0, c.head, 0)) : 0;
-        const float bias = GATE >= 2 && a.dt_bias.at && d < KEY ? load<float>(a.dt_bias, 0, 0, c.head, d) : 0;
+        const float bias =
+            GATE >= 2 && a.dt_bias.at && d < KEY ? load<float>(a.dt_bias, 0, 0, c.head, d) : 0;
         float g[SUB];
         #pragma unroll
-        for (int i = 0; i < SUB; ++i) {    // all 16 loads are under way before the first is used
+        for (int i = 0; i < SUB; ++i) {    // 16 loads under way before a first use
             const bool there = GATE && first + i < c.rows && d < KEY;
             g[i] = there ? load<GATE_IN>(a.g, c.batch, c.token + first + i, c.head, d) : 0;
         }
@@ -147,8 +151,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
             // [gate-bounded] g = lower_bound sigmoid(exp(A_log) (x + dt_bias))
             if (GATE == 2) g[i] = a.lower_bound * sigmoid(rate * (g[i] + bias));
             // [/gate-bounded]
-            // [gate-softplus] g = -exp(A_log) softplus(x + dt_bias), softplus(y) = max(y, 0) + log(1 + e^-|y|)
-            if (GATE == 3) g[i] = -rate * (fmaxf(g[i] + bias, 0) + log1pf(expf(-fabsf(g[i] + bias))));
+            // [gate-softplus] g = -exp(A_log) softplus(x + dt_bias),
+            // softplus(y) = max(y, 0) + log(1 + e^-|y|)
+            if (GATE == 3)
+                g[i] = -rate * (fmaxf(g[i] + bias, 0) + log1pf(expf(-fabsf(g[i] + bias))));
             // [/gate-softplus]
             const bool there = first + i < c.rows && d < KEY;
             const float x = there ? g[i] * LOG2_E : 0;
@@ -193,26 +199,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
     auto decay = [&](int j, int i, int d) { return exp2f(log2_decay(s.P, j, i, d)); };    // exp(G_i - G_j)
 
     // [chunk-scores] A[i][j] = beta_i * sum_d k_i k_j exp(G_i - G_j), j < i
-    // [chunk-readout-scores] M[i][j] = sum_d q_i k_j exp(G_i - G_j), j <= i: A and M share the right factor
-    // blocks below the diagonal, a warp a block: token n, the first of the rows, splits the exponent into two, both <= 0
+    // [chunk-readout-scores] M[i][j] = sum_d q_i k_j exp(G_i - G_j), j <= i
+    // blocks below the diagonal, a warp a block: token n, the first of the rows, splits
+    // the exponent into two, both <= 0. A and M share the right factor
     for (int block = 1, own = 0; block < BLOCKS; ++block)
         for (int b = 0; b < block; ++b, ++own) {
             if (own % WARPS != warp) continue;
             const int n = SUB * block, m = SUB * b;
             Tile kk = {}, qk = {};
             for (int d0 = 0; d0 < K; d0 += STEP) {
-                const Right y = right([&](int d, int j) { return k(m + j, d0 + d) * decay(m + j, n, d0 + d); });
-                const Left ki = left([&](int i, int d) { return k(n + i, d0 + d) * decay(n, n + i, d0 + d); });
-                const Left qi = left([&](int i, int d) { return q(n + i, d0 + d) * decay(n, n + i, d0 + d); });
+                const Right y = right([&](int d, int j) {
+                    return k(m + j, d0 + d) * decay(m + j, n, d0 + d); });
+                const Left ki = left([&](int i, int d) {
+                    return k(n + i, d0 + d) * decay(n, n + i, d0 + d); });
+                const Left qi = left([&](int i, int d) {
+                    return q(n + i, d0 + d) * decay(n, n + i, d0 + d); });
                 if (ERASE) multiply<EXACT>(kk, ki, y);
                 multiply<EXACT>(qk, qi, y);
             }
             each(kk, [&](int i, int j, float x) { s.A[n + i][m + j] = s.beta[n + i] * x; });
-            each(qk, [&](int i, int j, float x) { if (n + i < c.rows) row(a.M, a, c, n + i, C)[m + j] = x; });
+            each(qk, [&](int i, int j, float x) {
+                if (n + i < c.rows) row(a.M, a, c, n + i, C)[m + j] = x; });
         }
-    // diagonal blocks: no one reference is safe for every gate, so each pair j <= i takes its own exponent, in fp32.
-    // Pairs j > i, whose exponent is positive, are never formed. A warp owns rows w and 15 - w of each block, 17 pairs
-    // for every w; the lanes share the channels
+    // diagonal blocks: no one reference is safe for every gate, so each pair j <= i has
+    // its own exponent, in fp32; pairs j > i are never formed. A warp owns rows w and
+    // 15 - w of each block, 17 pairs for every w; the lanes share the channels
     static_assert(2 * WARPS == SUB, "two rows a warp");
     for (int own = 0; own < 2 * BLOCKS; ++own) {
         const int n = own / 2 * SUB, r = own % 2 ? SUB - 1 - warp : warp, i = n + r;
@@ -235,7 +246,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
     // [/chunk-scores]
     __syncthreads();    // A is complete
 
-    // [chunk-inverse] R = (I + A)^-1 on the diagonal blocks: x_i = 1[i = column] - sum_{j<i} A_ij x_j. A thread a column
+    // [chunk-inverse] R = (I + A)^-1 on the diagonal blocks, a thread a column:
+    // x_i = 1[i = column] - sum_{j<i} A_ij x_j
     if (threadIdx.x < C) {
         const int n = threadIdx.x / SUB * SUB, column = threadIdx.x % SUB;
         float x[SUB];
@@ -248,21 +260,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
         }
     }
     // [/chunk-inverse]
-    // [block-inverse] R_ab = -R_aa sum_{b<=c<a} A_ac R_cb, distance a - b = 1 first, then 2, then 3. A warp owns a block.
-    // Exact products, whatever the others are: keys that nearly repeat make these sums cancel
+    // [block-inverse] R_ab = -R_aa sum_{b<=c<a} A_ac R_cb, distance a - b = 1, 2, 3.
+    // A warp owns a block. Split products, whatever the others are: where keys nearly
+    // repeat these sums cancel, which shows near beta = 2 or among split products
     for (int distance = 1; distance < BLOCKS; ++distance) {
         __syncthreads();    // the blocks nearer to the diagonal are complete
         if (warp >= BLOCKS - distance) continue;
-        const int m = SUB * warp, n = m + SUB * distance;    // first column of block b, first row of block a
+        const int m = SUB * warp, n = m + SUB * distance;    // first of b, of a
         Tile sum = {}, product = {};
         for (int j0 = m; j0 < n; j0 += STEP)
             multiply<true>(sum, left([&](int i, int j) { return s.A[n + i][j0 + j]; }),
-                                right([&](int j, int l) { return s.R[j0 + j][m + l]; }));
+                           right([&](int j, int l) { return s.R[j0 + j][m + l]; }));
         each(sum, [&](int i, int l, float x) { s.R[n + i][m + l] = x; });
-        __syncwarp();       // the sum, kept in the place of R_ab, is complete: it becomes a right factor
+        __syncwarp();    // the sum, in R_ab's place, is complete: a right factor now
         for (int j0 = 0; j0 < SUB; j0 += STEP)
             multiply<true>(product, left([&](int i, int j) { return -s.R[n + i][n + j0 + j]; }),
-                                    right([&](int j, int l) { return s.R[n + j0 + j][m + l]; }));
+                           right([&](int j, int l) { return s.R[n + j0 + j][m + l]; }));
         __syncwarp();       // every lane has read the sum that R_ab now replaces
         each(product, [&](int i, int l, float x) { s.R[n + i][m + l] = x; });
     }
@@ -274,7 +287,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
         apply_inverse(s.R,
             [&](int j, int n) {
                 const bool there = j < c.rows && n0 + n < VALUE;
-                return there ? s.beta[j] * load<IN>(a.v, c.batch, c.token + j, c.head, n0 + n) : 0;
+                return there ?
+                    s.beta[j] * load<IN>(a.v, c.batch, c.token + j, c.head, n0 + n) : 0;
             },
             [&](int i, int n, float x) { if (i < c.rows) row(a.U, a, c, i, V)[n0 + n] = x; });
     // [/chunk-u]
@@ -345,10 +359,11 @@ extern "C" __global__ void __launch_bounds__(STATE_THREADS, 2) kda_state(const _
         float* entry = a.S + ((c.slot * a.heads + head) * V + v0) * K;    // [SLICE, K]
         for (int own = threadIdx.x; own < SLICE * K; own += STATE_THREADS) entry[own] = s.S[own / K][own % K];
 
-        // [chunk-residual] E = U - W S^T, S undecayed. A warp owns 16 tokens; E takes the place of U
+        // [chunk-residual] E = U - W S^T, S undecayed. A warp owns 16 tokens; E replaces U
         const int i0 = SUB * warp;
         Tile E;    // [16, SLICE]
-        each(E, [&](int i, int v, float& x) { x = i0 + i < c.rows ? row(a.U, a, c, i0 + i, V)[v0 + v] : 0; });
+        each(E, [&](int i, int v, float& x) {
+            x = i0 + i < c.rows ? row(a.U, a, c, i0 + i, V)[v0 + v] : 0; });
         for (int d0 = 0; ERASE && d0 < K; d0 += STEP)
             multiply<EXACT>(E, left([&](int i, int d) { return -s.W[i0 + i][d0 + d]; }),
                                right([&](int d, int v) { return s.S[v][d0 + d]; }));
@@ -363,14 +378,14 @@ extern "C" __global__ void __launch_bounds__(STATE_THREADS, 2) kda_state(const _
         if (ERASE && (t + 1) * C < tokens.length)
             fetch<K>(s.W, a.W, a, chunk_at(tokens, c.slot + 1, head), STATE_THREADS);
 
-        // [chunk-state] S <- S Diag(e^{G_C}) + E^T K_g, in fp32. A warp owns every fourth tile of 16 channels
+        // [chunk-state] S <- S Diag(e^{G_C}) + E^T K_g, in fp32. A warp owns every 4th tile
         for (int d0 = SUB * warp; d0 < K; d0 += SUB * STATE_WARPS) {
             Tile S;    // [SLICE, 16]
             each(S, [&](int v, int d, float& x) { x = s.S[v][d0 + d] * s.decay[d0 + d]; });
             #pragma unroll
             for (int j0 = 0; j0 < C; j0 += STEP)
                 multiply<EXACT>(S, left([&](int v, int j) { return s.E[j0 + j][v]; }),
-                                   right([&](int j, int d) { return s.K_g[j0 + j][d0 + d]; }));
+                                right([&](int j, int d) { return s.K_g[j0 + j][d0 + d]; }));
             each(S, [&](int v, int d, float x) { s.S[v][d0 + d] = x; });
         }
         // [/chunk-state]
@@ -400,7 +415,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_output(const __grid
     __syncthreads();    // Q_in and M are there for every thread
 
     const float* S = a.S + (c.slot * a.heads + c.head) * V * K;    // [V, K]
-    // [chunk-output] O = Q_in S^T + M E. A warp owns 16 columns of all 64 tokens: S and E are read once, as right factors
+    // [chunk-output] O = Q_in S^T + M E. A warp owns 16 columns of all 64 tokens: it
+    // alone reads its rows of S and columns of E, once, as right factors
     for (int n0 = SUB * warp; n0 < V; n0 += SUB * WARPS) {
         Tile O[BLOCKS] = {};    // [64, 16]
         #pragma unroll 4
@@ -408,7 +424,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_output(const __grid
             const Right y = right([&](int d, int n) { return S[(n0 + n) * K + d0 + d]; });
             #pragma unroll
             for (int b = 0; b < BLOCKS; ++b)
-                multiply<EXACT>(O[b], left([&](int i, int d) { return s.Q_in[SUB * b + i][d0 + d]; }), y);
+                multiply<EXACT>(O[b],
+                    left([&](int i, int d) { return s.Q_in[SUB * b + i][d0 + d]; }), y);
         }
         #pragma unroll
         for (int j0 = 0; j0 < C; j0 += STEP) {
@@ -416,8 +433,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_output(const __grid
                 return j0 + j < c.rows ? row(a.U, a, c, j0 + j, V)[n0 + n] : 0;
             });
             #pragma unroll
-            for (int b = j0 / SUB; b < BLOCKS; ++b)    // M is lower triangular: a token reaches its block and later ones
-                multiply<EXACT>(O[b], left([&](int i, int j) { return s.M[SUB * b + i][j0 + j]; }), y);
+            for (int b = j0 / SUB; b < BLOCKS; ++b)    // to its block and later ones
+                multiply<EXACT>(O[b],
+                    left([&](int i, int j) { return s.M[SUB * b + i][j0 + j]; }), y);
         }
         #pragma unroll
         for (int b = 0; b < BLOCKS; ++b)

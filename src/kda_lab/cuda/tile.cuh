@@ -1,12 +1,12 @@
 // A 16x16 tile of a matrix product in the registers of one warp.
 //
-// A product is written as its formula: left() and right() take a function (row, column) -> float and ask it for exactly
-// the entries that this lane owns in the layout of mma. So a decay, a norm or a mask is part of the factor, and nothing is
-// staged for it.
+// A product is written as its formula: left() and right() take a function (row, column)
+// -> float and ask it for exactly the entries that this lane owns in the layout of mma. So a
+// decay, a norm or a mask is part of the factor, and nothing is staged for it.
 #pragma once
 #include <ptx.cuh>
 
-constexpr int SUB = 16;    // rows and columns of a tile: the block of the chunk algebra and the height of an mma
+constexpr int SUB = 16;    // rows and columns of a tile: a block, the height of an mma
 constexpr int STEP = 8;    // depth of one mma
 
 struct Tile { float c[2][4]; };                   // [16, 16]: [half of the columns][entry]
@@ -22,7 +22,8 @@ __device__ inline void split(float x, unsigned& hi, unsigned& lo) {
 template <class F> __device__ inline Left left(F entry) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     Left a;
-    for (int e = 0; e < 4; ++e) split(entry(g + 8 * (e % 2), t + 4 * (e / 2)), a.hi[e], a.lo[e]);
+    for (int e = 0; e < 4; ++e)
+        split(entry(g + 8 * (e % 2), t + 4 * (e / 2)), a.hi[e], a.lo[e]);
     return a;
 }
 
@@ -30,13 +31,16 @@ template <class F> __device__ inline Right right(F entry) {
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     Right b;
     for (int h = 0; h < 2; ++h)
-        for (int e = 0; e < 2; ++e) split(entry(t + 4 * e, g + 8 * h), b.hi[h][e], b.lo[h][e]);
+        for (int e = 0; e < 2; ++e)
+            split(entry(t + 4 * e, g + 8 * h), b.hi[h][e], b.lo[h][e]);
     return b;
 }
 
-// c += a b. Plain: both factors rounded to tf32, relative error about 2^-11 of the larger terms. Exact: the three products
-// of the split factors that matter in fp32, small ones first; 2^-22, for three times the work
-template <bool exact> __device__ inline void multiply(Tile& c, const Left& a, const Right& b) {
+// c += a b. Plain: both factors rounded to tf32, an error of about 2^-11 of the
+// larger terms. Exact: three of the four products of split factors, small ones first;
+// about 2^-22, for three times the work
+template <bool exact>
+__device__ inline void multiply(Tile& c, const Left& a, const Right& b) {
     for (int h = 0; h < 2; ++h) {
         if (exact) mma(c.c[h], a.lo, b.hi[h]);
         if (exact) mma(c.c[h], a.hi, b.lo[h]);
