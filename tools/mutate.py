@@ -29,8 +29,19 @@ SWAPS = {
 SECONDS = 60  # a mutant that runs longer has changed a loop: killed
 
 
+def index_constants(tree):
+    """The whole numbers that stand in a subscript, in an argument of ``range``, or as a bound of a slice."""
+    for node in ast.walk(tree):
+        inside = [node.slice] if isinstance(node, ast.Subscript) else []
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
+            inside = node.args
+        for part in inside:
+            yield from (n for n in ast.walk(part) if isinstance(n, ast.Constant) and type(n.value) is int)
+
+
 def sites(tree):
-    """(line, description, function that changes the copied node) for each mutation of a module."""
+    """(node, line, description, change) for each mutation of a module: operators, operands, transposes, signs, shifted indices."""
+    indices = {id(n) for n in index_constants(tree)}
     for node in ast.walk(tree):
         where = getattr(node, "lineno", None)
         if isinstance(node, ast.BinOp):
@@ -45,7 +56,7 @@ def sites(tree):
             yield node, where, "minus dropped", lambda n: setattr(n, "op", ast.UAdd())
         elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
             yield node, where, f".{node.attr} dropped", "drop"
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        elif isinstance(node, ast.Constant) and id(node) in indices:
             for step in (1, -1):
                 yield node, where, f"{node.value} -> {node.value + step}", lambda n, step=step: setattr(n, "value", n.value + step)
 
