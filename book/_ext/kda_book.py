@@ -106,7 +106,9 @@ class CudaSource(Quote):
         path = CUDA / words[0]
         if not path.is_file():
             raise ValueError(f"there is no {path.relative_to(ROOT)}; the files are {', '.join(sorted(p.name for p in CUDA.glob('*.cu*'))) or 'none'}")
-        return [self.block(code, "cuda", path, first, last) for first, last, code in pieces(path.read_text(encoding="utf-8"), words[1], path.name)]
+        blocks = [self.block(code, "cuda", path, first, last) for first, last, code in pieces(path.read_text(encoding="utf-8"), words[1], path.name)]
+        blocks[0]["ids"].append(f"cuda-{words[1]}")  # where the equation index leads
+        return blocks
 
 
 def pieces(text: str, slug: str, name: str) -> list[tuple[int, int, str]]:

@@ -48,12 +48,22 @@ def pages(book):
     return {**proved, **labelled}
 
 
+def quotations(book):
+    """For each slug whose CUDA lines a page quotes, the page.   book: folder of the pages."""
+    found = {}
+    for path in sorted(Path(book).glob("*.md")):
+        for slug in re.findall(r"\{cuda-source\} \S+ ([\w-]+)", path.read_text(encoding="utf-8")):
+            found.setdefault(slug, path.stem)
+    return found
+
+
 class Index:
     """The index as a table, from verdicts and the equations that they judge."""
 
     def __init__(self, verdicts, equations, book):
         self.verdicts, self.book = verdicts, book
         self.equations = {e.slug: e for e in equations}
+        self.quoted = quotations(book)
 
     def _repr_html_(self):
         told = pages(self.book)
@@ -66,7 +76,7 @@ class Index:
         name = f"<code>{v.slug}</code>"
         if page:
             name = f"<a href='{page}.html{'#' + anchor if anchor else ''}'>{name}</a>"
-        code = "<br>".join(_place(*p) for p in implementations(v.slug)) or "&ndash;"
+        code = "<br>".join(_place(v.slug, *p, self.quoted) for p in implementations(v.slug)) or "&ndash;"
         says = escape(self.equations[v.slug].sentence)
         return (
             f"<tr id='{v.slug}'><td>{name}<br>{display.badge(v.level)}</td><td>{says}</td>"
@@ -77,9 +87,10 @@ class Index:
         return repr(display.Verdicts(self.verdicts))
 
 
-def _place(name, line, function):
-    """A Python place links to its listing in the API; a CUDA place is named with its line."""
+def _place(slug, name, line, function, quoted):
+    """A Python place links to its listing in the API, CUDA lines to where the book quotes or explains them."""
     if function:
         module = name.removesuffix(".py").replace("/", ".")
         return f"<a href='../_modules/kda_lab/{module.replace('.', '/')}.html#{function}'>{module}.{function}</a>"
-    return f"{name}:{line}"
+    page = f"{quoted[slug]}.html#cuda-{slug}" if slug in quoted else "cuda.html"
+    return f"<a href='{page}'>{name}:{line}</a>"
