@@ -57,7 +57,11 @@ def check_rate_for_gate(rate_for_gate):
 
 
 def penalty_that_flips(alpha_wanted, beta):
-    """A penalty lambda with which the coupled step multiplies old memories by alpha_wanted; alpha_wanted may be negative."""
+    """The penalty lambda of a coupled step that keeps the share alpha_wanted.
+
+    The share is that of what is stored at right angles to the key.
+    alpha_wanted: scalar <= 1, negative too   beta: scalar > 0.
+    """
     # <solution>
     return (1 - alpha_wanted) / beta
     # </solution>
@@ -70,6 +74,6 @@ def check_penalty_that_flips(penalty_that_flips):
         lam = penalty_that_flips(alpha, 0.8)
         assert lam >= 0, f"a penalty is not negative, got {lam:.3g}"
         after = learning.coupled_step(S, k, torch.zeros(1, dtype=torch.float64), 0.8, lam) @ other
-        assert abs(after.item() - alpha * 4.0) < 1e-12, f"the old memory 4 should become {alpha * 4:g}, got {after.item():.3g}"
-        kept = learning.proximal_decay(torch.tensor(lam))
-        assert 0 < kept <= 1, "the proximal decay of the same penalty must stay in (0, 1]"
+        assert abs(after.item() - alpha * 4.0) < 1e-12, f"the memory 4 at right angles to the key should become {alpha * 4:g}, got {after.item():.3g}"
+        kept = learning.proximal_decay(torch.tensor(0.8 * lam))
+        assert 0 < kept <= 1, "the proximal decay of the same rate and penalty must stay in (0, 1]"

@@ -75,4 +75,6 @@ def check_blind_step(blind_step):
     assert abs(one - other) < 1e-12, f"the two orders give {one:.6f} and {other:.6f}; think of f^-1(f(h) + f(x))"
     bend = blind_step(2 * c, a) + blind_step(0 * c, a) - 2 * blind_step(c, a)
     assert abs(bend) > 1e-3, "this step is affine in h; the state should pass through a function that is not"
-    assert abs(blind_step(c, a) - blind_step(c, b)) > 1e-3, "the step should look at its token"
+    # tokens below and above the state: max(h, x) ignores the former, min(h, x) the latter
+    looks = abs(blind_step(c, a) - blind_step(c, b)) + abs(blind_step(a, b) - blind_step(a, c))
+    assert looks > 1e-3, "the step should look at its token"

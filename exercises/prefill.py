@@ -4,7 +4,7 @@ from kda_lab import intensity
 
 
 def by_hand():
-    """The intensity of the matrix, and the share of the peak that attention reaches."""
+    """Intensity of the matrix, share of the peak that attention reaches."""
     # <solution>
     return 100 / 3, 1 / 20
     # </solution>
@@ -20,7 +20,7 @@ def check_by_hand(by_hand):
 
 
 def smallest_batch(ridge, inputs, outputs):
-    """The least number of tokens with which a matrix [outputs, inputs] in bf16 reaches the ridge, or None."""
+    """Tokens that [outputs, inputs] wants for the ridge, or None."""
     # <solution>
     reach = inputs * outputs / (inputs + outputs)
     if ridge >= reach:
@@ -40,9 +40,12 @@ def check_smallest_batch(smallest_batch):
 
 
 def best_drafts(rate, cost):
-    """How many tokens to draft if each is right with probability `rate` and takes `cost` of a pass."""
+    """Drafts, each right with probability `rate`, for `cost` of a pass."""
     # <solution>
-    return max(range(51), key=lambda m: intensity.accepted(m, rate) / (1 + m * cost))
+    def speed(m):
+        return intensity.accepted(m, rate) / (1 + m * cost)
+
+    return max(range(51), key=speed)
     # </solution>
 
 

@@ -232,4 +232,4 @@ def table(entries):
         linear += f" ({m['linear_position']})" if "RoPE" in m["linear_position"] else ""
         fields = ", ".join(f"`{name}`" for name in decoys(m)) or "\u2013"
         rows.append([m["model"], linear, f"{m['attention_layers']} {m['attention']}", what, fields, m["confidence"]])
-    return Table(["model", "linear layers", "attention layers", "rotated dims", "unused fields", "sources"], rows)
+    return Table(["model", "linear layers", "attention layers", "rotated dims", "rotary fields that rotate nothing", "sources"], rows)

@@ -41,9 +41,9 @@ def explicit_and_implicit():
         left.plot(eta, explicit, markevery=20, label=f"explicit, |k|² = {size:g}", **style("error" if size == 1 else "value"))
         left.plot(eta, implicit, markevery=20, label=f"implicit, |k|² = {size:g}", **style(role))
     right.plot(eta, 1 - eta, markevery=20, label="1 − βλ", **style("error"))
-    right.plot(eta, learning.proximal_decay(eta), markevery=20, label="1/(1 + λ)", **style("decay"))
+    right.plot(eta, learning.proximal_decay(eta), markevery=20, label="1/(1 + βλ)", **style("decay"))
     left.set(xlabel="rate η", title="left of the error", ylim=(-3, 1.25))
-    right.set(xlabel="βλ, or λ", title="left of a weight")
+    right.set(xlabel="βλ", title="left of a weight")
     fig.legend(loc="outside lower center", ncols=3)
     return show(fig, "What a write leaves of the error and a penalty of a weight, over the rate. Explicit lines fall below minus one; "
                      "implicit curves stay between zero and one.")  # fmt: skip

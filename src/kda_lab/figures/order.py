@@ -12,7 +12,7 @@ def who_waits():
     x = [150 + 95 * i for i in range(4)]
 
     board.text(10, 40, "RNN", anchor="start", bold=True)
-    board.text(10, 60, "depth 4", anchor="start", size=12)
+    board.text(10, 60, "T steps, one by one", anchor="start", size=12)
     for i, at in enumerate(x):
         board.box(at - 24, 30, 48, 30, f"h_{i + 1}", role="error")
         board.text(at, 84, f"x_{i + 1}")
@@ -21,7 +21,7 @@ def who_waits():
             board.arrow((x[i - 1] + 24, 45), (at - 24, 45), role="error")
 
     board.text(10, 144, "attention", anchor="start", bold=True)
-    board.text(10, 164, "depth 1", anchor="start", size=12)
+    board.text(10, 164, "one sum a row", anchor="start", size=12)
     for i, at in enumerate(x):
         board.box(at - 24, 118, 48, 30, f"o_{i + 1}", role="value")
         board.text(at, 204, f"x_{i + 1}")
@@ -29,7 +29,7 @@ def who_waits():
             board.arrow((x[j], 194), (at - 6 * (i - j), 150), role="key")
 
     board.text(10, 262, "affine steps", anchor="start", bold=True)
-    board.text(10, 282, "depth 2", anchor="start", size=12)
+    board.text(10, 282, "a scan: log T levels", anchor="start", size=12)
     for i, at in enumerate(x):
         board.box(at - 36, 318, 72, 28, f"T_{i + 1}, H_{i + 1}", role="decay")
     for i, name in ((0, "1-2"), (2, "3-4")):

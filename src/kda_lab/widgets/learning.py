@@ -26,7 +26,7 @@ def one_step():
       svg += kit.dot(x(implicit), y(loss(implicit)), { role: "state", r: 6 }) + kit.text(x(implicit) - 10, y(loss(implicit)) + 8, "implicit", { role: "state", size: 12, anchor: "end" });
       const share = v.rate * size, word = share > 2 ? "and the loss grows" : share > 1 ? "past the target" : "short of the target";
       const exact = Math.abs(share - 1) < 0.005 ? "exactly on the target" : Math.abs(share - 2) < 0.005 ? "as far beyond as it was before" : word;
-      const say = `Rate ${kit.fmt(v.rate, 2)}, key of squared length ${kit.fmt(size, 2)}: the explicit step closes ${kit.fmt(100 * share, 0)} % of the gap, ${exact}; ` +
+      const say = `Rate ${kit.fmt(v.rate, 2)}, key of length ${kit.fmt(v.key, 2)}: the explicit step closes ${kit.fmt(100 * share, 0)} % of the gap, ${exact}; ` +
         `the implicit step closes ${kit.fmt(100 * share / (1 + share), 0)} %.`;
       return { svg, say };
     """
