@@ -41,6 +41,23 @@ def check_next_row(next_row):
     assert torch.allclose(got, want), f"the last row should be {want[-1].tolist()}, got {got[-1].tolist()}"
 
 
+def other_order(i, j, C):
+    """Four ranges: the tokens whose decays stand in A_ij (j < i), row j of K_g, row i of K_in, and D_C."""
+    # <solution>
+    return range(j + 1, i), range(j + 1, C + 1), range(1, i), range(1, C + 1)
+    # </solution>
+
+
+def check_other_order(other_order):
+    for i, j, C in ((4, 1, 5), (2, 1, 2), (6, 3, 8)):
+        events = [(t, what) for t in range(1, C + 1) for what in ("read", "decay", "write")]
+        read, write, end = events.index((i, "read")), events.index((j, "write")), len(events)
+        spans = {"A_ij": (write, read), "row j of K_g": (write, end), "row i of K_in": (0, read), "D_C": (0, end)}
+        for got, (name, (start, stop)) in zip(other_order(i, j, C), spans.items(), strict=True):
+            want = [t for t, what in events[start:stop] if what == "decay"]
+            assert list(got) == want, f"i = {i}, j = {j}, C = {C}: {name} takes the decays of tokens {want}, got {list(got)}; write the events in a line"
+
+
 def large_inverse(C):
     """A strictly lower triangular A [C, C] with entries between -1 and 1."""
     # <solution>

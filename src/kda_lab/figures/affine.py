@@ -35,10 +35,10 @@ def chain_and_tree(n=8) -> Picture:
 
 def stages(chunks=4) -> Picture:
     """The three stages of a chunked kernel; only the middle one runs from left to right."""
-    board = Board(450, 250)
-    width, left = 74, 92
-    x = [left + c * 90 for c in range(chunks)]
-    rows = [(30, "key", "A R U W", "stage 1", "all at once"), (110, "state", "S T + H", "stage 2", "in order"), (190, "value", "O", "stage 3", "all at once")]
+    board = Board(476, 250)
+    width, left = 84, 88
+    x = [left + c * 100 for c in range(chunks)]
+    rows = [(30, "key", "A M U W K_g", "stage 1", "all at once"), (110, "state", "E, S", "stage 2", "in order"), (190, "value", "O", "stage 3", "all at once")]
     for c in range(chunks):
         board.text(x[c] + width / 2, 12, f"chunk {c + 1}", size=12)
     for y, role, label, name, when in rows:
@@ -52,5 +52,5 @@ def stages(chunks=4) -> Picture:
         board.arrow((middle, 152), (middle, 189))
         board.arrow((x[c] - 15, 131), (x[c] - 1, 131), role="state")
     board.text(x[0] - 12, 116, "S_0", size=12, role="state")
-    return board.show(f"Three rows of {chunks} boxes, one box for each chunk. Arrows lead down from preparation to state to output; "
+    return board.show(f"Three rows of {chunks} boxes, one box for each chunk. Arrows lead down from preparation to residuals and state to output; "
                       "only the boxes of the middle row are linked from left to right.")  # fmt: skip
