@@ -49,7 +49,7 @@ def check_apply_thin(apply_thin):
 
 
 def grown(C):
-    """Keys [C, 1] with beta = alpha = 1 for which an entry of R exceeds 10^6, although no key is longer than 3."""
+    """Keys [C, 1] with beta = alpha = 1 for which an entry of R exceeds 10^6 in absolute value, although no key is longer than 3."""
     # <solution>
     return torch.full((C, 1), 3.0, dtype=torch.float64)
     # </solution>

@@ -10,7 +10,8 @@ from kda_lab.notation import Table
 # an input that is easier than it should be, by what was made easy
 EASY = {
     "S₀ = 0": {"S": lambda S: S * 0}, "α = 1": {"alpha": lambda a: a * 0 + 1}, "β = 1": {"beta": lambda b: b * 0 + 1},
-    "equal β": {"beta": lambda b: b * 0 + 0.7}, "C = 1": {"C": 1}, "C = 2": {"C": 2}, "keys at right angles": {"k": lambda k: torch.eye(6, dtype=k.dtype)},
+    "equal β": {"beta": lambda b: b * 0 + 0.7}, "C = 1": {"C": 1}, "C = 2": {"C": 2}, "axis keys": {"k": lambda k: torch.eye(6, dtype=k.dtype)},
+    "axis keys, turned": {"k": lambda k: torch.linalg.qr(k)[0]}, "equal channels": {"alpha": lambda a: a[:, :1].expand_as(a)},
 }  # fmt: skip
 
 
@@ -31,51 +32,68 @@ def three_wrong_readings(C=16):
 
 
 def pieces(C=64, K=128, V=128):
-    """The steps of a chunk in order: (term, formula, shape, numbers, flop, whether the state is needed).
+    """The steps of a chunk in order: (term, formula, shape, numbers, flop, where it runs: for all chunks at once, in the walk, or in the readout).
 
     A product [a, b] [b, c] counts 2 a b c and scores are full squares, as in `costs.chunk_flops`; the first three rows count entries.
     """
     score = 2 * C * C * K
     spread = [
-        ("G", "G_i=\\sum_{t\\le i}g_t", "[C, K]", C * K, C * K, False),
-        ("K_{in},Q_{in}", "\\mathbf K\\odot e^{G},\\ \\mathbf Q\\odot e^{G}", "2 [C, K]", 2 * C * K, 2 * C * K, False),
-        ("K_g", "\\mathbf K\\odot e^{G_C-G}", "[C, K]", C * K, C * K, False),
+        ("G", "G_i=\\sum_{t\\le i}g_t", "[C, K]", C * K, C * K, "all chunks"),
+        ("K_{in},Q_{in}", "\\mathbf K\\odot e^{G},\\ \\mathbf Q\\odot e^{G}", "2 [C, K]", 2 * C * K, 2 * C * K, "all chunks"),
+        ("K_g", "\\mathbf K\\odot e^{G_C-G}", "[C, K]", C * K, C * K, "all chunks"),
     ]  # fmt: skip
     return spread + [
-        ("A", "\\mathrm{tril}(B\\,\\Gamma(\\mathbf K,\\mathbf K),-1)", "[C, C]", C * C, score, False),
-        ("M", "\\Gamma(\\mathbf Q,\\mathbf K)", "[C, C]", C * C, score, False),
-        ("R", "(I+A)^{-1}", "[C, C]", C * C, C * (C * C - 1) // 3, False),
-        ("U", "RB\\mathbf V", "[C, V]", C * V, 2 * C * C * V, False),
-        ("W", "RB\\mathbf K_{in}", "[C, K]", C * K, 2 * C * C * K, False),
-        ("E", "U-WS_0^\\top", "[C, V]", C * V, 2 * C * K * V, True),
-        ("O", "\\mathbf Q_{in}S_0^\\top+ME", "[C, V]", C * V, 2 * C * K * V + 2 * C * C * V, True),
-        ("S_C", "S_0D_C+E^\\top\\mathbf K_g", "[V, K]", V * K, 2 * C * K * V, True),
+        ("A", "\\mathrm{tril}(B\\,\\Gamma(\\mathbf K,\\mathbf K),-1)", "[C, C]", C * C, score, "all chunks"),
+        ("M", "\\Gamma(\\mathbf Q,\\mathbf K)", "[C, C]", C * C, score, "all chunks"),
+        ("R", "(I+A)^{-1}", "[C, C]", C * C, C * (C * C - 1) // 3, "all chunks"),
+        ("U", "RB\\mathbf V", "[C, V]", C * V, 2 * C * C * V, "all chunks"),
+        ("W", "RB\\mathbf K_{in}", "[C, K]", C * K, 2 * C * C * K, "all chunks"),
+        ("E", "U-WS_0^\\top", "[C, V]", C * V, 2 * C * K * V, "walk"),
+        ("O", "\\mathbf Q_{in}S_0^\\top+ME", "[C, V]", C * V, 2 * C * K * V + 2 * C * C * V, "readout"),
+        ("S_C", "S_0D_C+E^\\top\\mathbf K_g", "[V, K]", V * K, 2 * C * K * V, "walk"),
     ]  # fmt: skip
 
 
 def order_of_computation(C=64, K=128, V=128):
     """The steps of a chunk as a table, with their bytes in fp32 and their operations."""
     rows = [
-        [f"${term}$", f"${formula}$", shape, f"{numbers * 4 / 1024:,.0f}", f"{flop / 1e6:.2f}", "yes" if state else ""]
-        for term, formula, shape, numbers, flop, state in pieces(C, K, V)
+        [f"${term}$", f"${formula}$", f"{flop / 1e6:.2f}", where, f"{numbers * 4 / 1024:,.0f}", shape]
+        for term, formula, shape, numbers, flop, where in pieces(C, K, V)
     ]
-    return Table(["term", "formula", "shape", "KiB, fp32", "Mflop", "needs $S_0$"], rows)
+    return Table(["term", "formula", "Mflop", "runs in", "KiB, fp32", "shape"], rows)
+
+
+def given(**easy):
+    """The inputs of a chunk, some of them made easy as `EASY` says, with the state and the outputs of the token loop."""
+    x = inputs.head(easy.pop("C", 6), 6, 3, torch.Generator().manual_seed(0), gates="long")
+    made = {"S": x.S, "q": x.q, "k": x.k, "v": x.v, "alpha": x.g.exp(), "beta": x.beta * 1.8}
+    made |= {name: change(made[name]) for name, change in easy.items()}
+    S, rows = rules.scan(rules.kda, *made.values())
+    return made, S, torch.stack(rows)
+
+
+def _same(t, S, O):
+    return torch.allclose(t.S, S, atol=1e-10) and torch.allclose(t.O, O, atol=1e-10)
 
 
 def hidden(**easy):
     """The mutants of the chunk that an input does not tell from the token loop, by name."""
-    x = inputs.head(easy.pop("C", 6), 6, 3, torch.Generator().manual_seed(0), gates="long")
-    given = {"S": x.S, "q": x.q, "k": x.k, "v": x.v, "alpha": x.g.exp(), "beta": x.beta * 1.8}
-    given |= {name: change(given[name]) for name, change in easy.items()}
-    S, rows = rules.scan(rules.kda, *given.values())
-    O, terms = torch.stack(rows), {m.name: m.subject(*given.values()) for m in CHUNK_MUTANTS}
-    return [name for name, t in terms.items() if torch.allclose(t.S, S, atol=1e-10) and torch.allclose(t.O, O, atol=1e-10)]
+    made, S, O = given(**easy)
+    return [m.name for m in CHUNK_MUTANTS if _same(m.subject(*made.values()), S, O)]
+
+
+def hides_one_decay(**easy):
+    """Whether an input hides a chunk in which every channel decays like the first."""
+    made, S, O = given(**easy)
+    return _same(chunk.kda(*(made | {"alpha": made["alpha"][:, :1].expand_as(made["alpha"])}).values()), S, O)
 
 
 def mistakes():
-    """Each mutant of the chunk with the easy inputs on which it gives the loop's state and outputs."""
-    found = {easy: hidden(**changes) for easy, changes in EASY.items()}
-    return Table(["mistake", "hidden by"], [[m.name.replace("_", "\\_"), ", ".join(e for e, names in found.items() if m.name in names) or "none of these"] for m in CHUNK_MUTANTS])
+    """The mutants of the chunk, those together that the same easy inputs hide: they give the loop's state and outputs there."""
+    found, groups = {easy: hidden(**changes) for easy, changes in EASY.items()}, {}
+    for m in CHUNK_MUTANTS:
+        groups.setdefault(", ".join(e for e, names in found.items() if m.name in names) or "none of these", []).append(m.name.replace("_", "\\_"))
+    return Table(["hidden by", "mistakes"], [[easy, "; ".join(names)] for easy, names in groups.items()])
 
 
 def cost_per_token(K=128, V=128):
@@ -85,7 +103,7 @@ def cost_per_token(K=128, V=128):
     lines = [
         ("softmax, mean of a causal pass", "error", [costs.causal_softmax_flops(n, K, V) for n in lengths]),
         *((f"chunks of {C}", role, [costs.chunk_flops(C, K, V) / C] * len(lengths)) for C, role in ((64, "key"), (16, "state"))),
-        ("token loop", "decay", [costs.recurrent_flops(K, V)] * len(lengths)),
+        ("token loop (just below)", "decay", [costs.recurrent_flops(K, V)] * len(lengths)),
     ]  # fmt: skip
     for label, role, cost in lines:
         ax.plot(lengths, [c / 1e6 for c in cost], label=label, **style(role))

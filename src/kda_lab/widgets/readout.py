@@ -98,7 +98,7 @@ STEPS = [
     ),
     Step(
         "R: settle who corrected whom", ["R"], "R = (I + A)^{−1}, row by row: R_i = e_i − Σ_{j<i} A_{ij} R_j", ["A", "→", "R"],
-        "Token 4 meets corrections that met earlier corrections. Substitution follows every such path, and only here do tokens wait for each other.",
+        "Token 4 meets corrections that met earlier corrections. Substitution follows every such path; apart from the running sum G, only here do tokens wait for each other.",
         Worked(("R", 4, 1), [[("A", 4, j), ("R", j, 1)] for j in (1, 2, 3)], sign=-1),
     ),
     Step(
