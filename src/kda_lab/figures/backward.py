@@ -9,8 +9,8 @@ def kept_states(tokens=8192, heads=32, K=128, V=128):
     lengths = [2**n for n in range(9)]
     fig, ax = axes(height=2.7)
     ax.plot(lengths, [tokens // C * heads * K * V * 4 / 1e9 for C in lengths], label="one fp32 state a chunk", **style("state"))
-    # q, k, v, o in bf16, g in fp32, beta in bf16
-    ax.axhline(tokens * heads * (2 * (2 * K + 2 * V) + 4 * K + 2) / 1e9, label="q, k, v, g, β and o", color=style("decay")["color"], linestyle="--")
+    # q, k, v in bf16, g in fp32, beta in bf16
+    ax.axhline(tokens * heads * (2 * (2 * K + V) + 4 * K + 2) / 1e9, label="q, k, v, g and β", color=style("decay")["color"], linestyle="--")
     ax.set(xlabel="tokens in a chunk", ylabel="gigabytes", xscale="log", yscale="log", xticks=[1, 4, 16, 64, 256], xticklabels=[1, 4, 16, 64, 256])
     ax.minorticks_off()
     ax.legend(loc="upper right")

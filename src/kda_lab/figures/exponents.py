@@ -13,7 +13,7 @@ def references(C=64, step=4, g=-5.0):
     """The largest exponent that each kept pair of tokens needs, for three choices of the reference; one cell is 4 by 4 pairs."""
     from matplotlib.patches import Rectangle
 
-    plans = [("first token", lambda i: 0), ("token 33", lambda i: C // 2), ("first of its 16 rows", lambda i: i - i % 16)]
+    plans = [("$G_0$ = 0", lambda i: -1), ("token 33", lambda i: C // 2), ("first of its 16 rows", lambda i: i - i % 16)]
     fig, panels = axes(1, 3, height=2.3)
     for ax, (title, reference) in zip(panels, plans):
         for a in range(0, C, step):
