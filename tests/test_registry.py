@@ -141,3 +141,12 @@ def test_verify_exits_1_when_a_mutant_survives(monkeypatch, capsys):
 def test_the_module_runs_as_the_command():
     run = subprocess.run([sys.executable, "-m", "kda_lab.cli", "verify", "--only", "delta-forms"], capture_output=True, text=True)
     assert run.returncode == 0 and "1 of 1 equations hold" in run.stdout
+
+
+def test_every_equation_stands_on_a_page():
+    from pathlib import Path
+
+    from kda_lab.equations.index import pages
+
+    told = pages(Path(__file__).resolve().parents[1] / "book")
+    assert not [e.slug for e in EQUATIONS if e.slug not in told]
