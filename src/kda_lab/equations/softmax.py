@@ -193,7 +193,7 @@ EQUATIONS = [
         (
             Mutant("a factor, such as K^-1/2, is not a shift", lambda s, c: s * c),
             Mutant("a shift for each token", lambda s, c: s + c * (s - s[0])),
-            Mutant("only one score moves", lambda s, c: s + c * np.eye(1, len(s), dtype=int)[0]),
+            Mutant("only one score moves", lambda s, c: s + np.eye(1, len(s), dtype=int)[0] * c),
         ),
     ),
     Equation(
