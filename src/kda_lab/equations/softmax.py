@@ -153,6 +153,13 @@ turned_round = variant(softmax.combine, ("(first.m - _shift(m))", "(_shift(m) - 
 smaller_maximum = variant(softmax.combine, ("torch.maximum", "torch.minimum"))
 unguarded = variant(softmax.combine, _shift=lambda m: m)
 
+def one_score_moves(s, c):
+    """Mutant: the number is added to the first score alone."""
+    out = s * 1
+    out[0] = out[0] + c
+    return out
+
+
 EQUATIONS = [
     Equation(
         "softmax-attention", "Softmax attention: row i averages the values of tokens 1..i with weights e^(q_i . k_j).", VASWANI, "checked",
@@ -193,7 +200,7 @@ EQUATIONS = [
         (
             Mutant("a factor, such as K^-1/2, is not a shift", lambda s, c: s * c),
             Mutant("a shift for each token", lambda s, c: s + c * (s - s[0])),
-            Mutant("only one score moves", lambda s, c: s + np.eye(1, len(s), dtype=int)[0] * c),
+            Mutant("only one score moves", one_score_moves),
         ),
     ),
     Equation(
