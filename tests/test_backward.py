@@ -6,22 +6,9 @@ import torch
 from kda_lab import chunk, chunk_backward, decay, inputs, ops
 from kda_lab.ops import chunked, gradient
 from kda_lab.ops.prepare import Problem
+from tests.leaves import RULES, leaves
 
-RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 SENTENCE = "the chunk form has a first derivative only"
-
-
-def leaves(rule, T, B=1, H=1, HV=2, K=4, V=3, dtype=torch.float64, seed=0, **options):
-    """The tensors of one call by name, each a leaf that wants a gradient."""
-    x = inputs.batch(B, T, H, K, V, torch.Generator().manual_seed(seed), HV=HV, dtype=dtype, **options)
-    named = {"q": x.q, "k": x.k, "v": x.v, "g": x.g, "beta": x.beta, "initial_state": x.S}
-    if rule == "gated_delta_rule":
-        named["g"] = x.g[..., 0]
-    if rule in ("delta_rule", "linear_attention"):
-        del named["g"]
-    if rule == "linear_attention":
-        del named["beta"]
-    return {name: y.detach().clone().requires_grad_() for name, y in named.items()}
 
 
 def weighed(y, seed=3):

@@ -4,22 +4,9 @@ import pytest
 import torch
 
 from kda_lab import inputs, ops
+from tests.leaves import RULES, leaves
 
-RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 FORMS = ("chunk", "recurrent")
-
-
-def leaves(rule, T, seed=0, B=1, H=1, HV=2, K=4, V=3, **options):
-    """The tensors of one call by name, each a leaf that wants a gradient."""
-    x = inputs.batch(B, T, H, K, V, torch.Generator().manual_seed(seed), HV=HV, **options)
-    named = {"q": x.q, "k": x.k, "v": x.v, "g": x.g, "beta": x.beta, "initial_state": x.S}
-    if rule == "gated_delta_rule":
-        named["g"] = x.g[..., 0]
-    if rule in ("delta_rule", "linear_attention"):
-        del named["g"]
-    if rule == "linear_attention":
-        del named["beta"]
-    return {name: y.detach().clone().requires_grad_() for name, y in named.items()}
 
 
 def gradients(form, rule, named, **options):
