@@ -76,16 +76,6 @@ def chain(slope, k):
     return outer(slope, k)
 
 
-def penalty(S, lam):
-    """Half the sum of ``lambda_c |column c|^2``.   lam: scalar or [K].
-
-    >>> import numpy as np
-    >>> float(penalty(np.array([[4, 2]]), np.array([1, 2])))
-    12.0
-    """
-    return (S * S * lam).sum() / 2
-
-
 def step(S, gradient, rate):
     """One step of gradient descent.   gradient: [V, K]   rate: scalar.
 

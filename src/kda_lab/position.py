@@ -227,7 +227,7 @@ def table(entries):
     rows = []
     for m in entries:
         part, whole = rotated(m)
-        what = f"RoPE, {part} of {whole or '?'}" if part else "NoPE"
+        what = "RoPE, " + (f"{part} of {whole}" if whole else f"{part}") if part else "NoPE"
         linear = f"{m['linear_layers']} {m['linear']}" if m["linear_layers"] else "\u2013"
         linear += f" ({m['linear_position']})" if "RoPE" in m["linear_position"] else ""
         fields = ", ".join(f"`{name}`" for name in decoys(m)) or "\u2013"

@@ -5,7 +5,7 @@ import numpy as np
 from kda_lab import affine, rules
 from kda_lab.equations.common import matrix
 from kda_lab.proof.engines import Disagreement, Real, run_claim, stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant, wrong
 from kda_lab.proof.words import same_words, words
 
 KIMI = "Kimi Linear (2025), section 3"
@@ -94,10 +94,6 @@ def claim_fold(x, fold):
             for got, wanted in zip(whole, affine.compose(*parts)):
                 yield got, wanted
         yield x.S @ whole[0] + whole[1], rules.scan(rules.kda, x.S, x.k, x.k, x.v, stack([x.k[0] * 0 + a for a in gates]), x.beta)[0]
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _T = "return erase * (k * 0 + alpha)[:, None]"

@@ -1,7 +1,9 @@
 """Mistakes in the adjoints, each as a full wrong implementation."""
 
+from functools import partial
+
 from kda_lab import chunk_backward
-from kda_lab.proof.registry import Mutant, variant
+from kda_lab.proof.registry import Mutant, wrong
 
 
 def longer_rows(P, Y, alpha):
@@ -14,12 +16,7 @@ def longer_columns(P, X, alpha):
     return chunk_backward.decayed_columns(P, X, alpha) * alpha
 
 
-def wrong(function):
-    """A maker of mutants of one function: its source with one mistake."""
-    return lambda name, *patches, **extra: Mutant(name, variant(function, *patches, **extra))
-
-
-_token = wrong(chunk_backward.token)
+_token = partial(wrong, chunk_backward.token)
 TOKEN_MUTANTS = (
     _token("the output's own part of dS is left out", ("dS = dS + outer(do, q)  # [V, K] of the state behind the token, its own output included\n", "dS = dS * 1\n")),
     _token("q reads the decayed state before the write", ("(S_bar + outer(e * beta, k)).T @ do", "S_bar.T @ do")),
@@ -38,7 +35,7 @@ TOKEN_MUTANTS = (
     _token("dbeta from the value alone", ("dr @ e", "dr @ v")),
 )
 
-_loop = wrong(chunk_backward.loop)
+_loop = partial(wrong, chunk_backward.loop)
 LOOP_MUTANTS = (
     _loop("reads the state behind the token", ("token(states[t],", "token(states[t + 1],")),
     _loop("every token gets the last state's gradient", ("dbeta[t], dS = d.dq, d.dk, d.dv, d.dg, d.dbeta, d.dS", "dbeta[t], last = d.dq, d.dk, d.dv, d.dg, d.dbeta, d.dS")),
@@ -50,18 +47,18 @@ SCORE_MUTANTS = {
     "rows": (
         Mutant("starts at token j", longer_rows),
         Mutant("transposed", lambda P, Y, alpha: chunk_backward.decayed_columns(P, Y, alpha)),
-        wrong(chunk_backward.decayed_rows)("strictly lower", ("for j in range(i + 1)", "for j in range(i)")),
-        wrong(chunk_backward.decayed_rows)("no decay", ("[y * alpha[i] for y in decayed]", "decayed")),
+        wrong(chunk_backward.decayed_rows, "strictly lower", ("for j in range(i + 1)", "for j in range(i)")),
+        wrong(chunk_backward.decayed_rows, "no decay", ("[y * alpha[i] for y in decayed]", "decayed")),
     ),
     "columns": (
         Mutant("starts at token j", longer_columns),
         Mutant("transposed", lambda P, X, alpha: chunk_backward.decayed_rows(P, X, alpha)),
-        wrong(chunk_backward.decayed_columns)("drops token i", ("x * alpha[j + 1] for x", "x * alpha[j] for x")),
-        wrong(chunk_backward.decayed_columns)("strictly lower", ("for i in range(j, len(X))", "for i in range(j + 1, len(X))")),
+        wrong(chunk_backward.decayed_columns, "drops token i", ("x * alpha[j + 1] for x", "x * alpha[j] for x")),
+        wrong(chunk_backward.decayed_columns, "strictly lower", ("for i in range(j, len(X))", "for i in range(j + 1, len(X))")),
     ),
 }
 
-_kda = wrong(chunk_backward.kda)
+_kda = partial(wrong, chunk_backward.kda)
 _DE = "dE = terms.M.T @ dO + terms.K_g @ dS.T"
 _Z = "Z = terms.R.T @ dE"
 _DA = "dA = -tril(Z @ terms.E.T, -1)"
@@ -118,7 +115,7 @@ CHUNK_MUTANTS = (
     _kda("the sums of dG leave out their own token", ("sums_from_end(dG)", "sums_from_end(dG) - dG")),
 )
 
-_linear = wrong(chunk_backward.linear)
+_linear = partial(wrong, chunk_backward.linear)
 LINEAR_MUTANTS = (
     _linear("no mask", ("tril(dO @ V.T)", "dO @ V.T")),
     _linear("dQ ignores the old state", ("return dO @ S + dM @ K", "return dM @ K")),
@@ -127,7 +124,7 @@ LINEAR_MUTANTS = (
     _linear("the state passes nothing to the outputs", ("dS + dO.T @ Q", "dS")),
 )
 
-_split = wrong(chunk_backward.split)
+_split = partial(wrong, chunk_backward.split)
 SPLIT_MUTANTS = (
     _split("every chunk starts from the first state", ("zip(entries[::-1], parts[::-1])", "zip([entries[0]] * len(parts), parts[::-1])")),
     _split("the state's gradient stops at a chunk", ("dbeta[part], dS = d.dQ, d.dK, d.dV, d.dg, d.dbeta, d.dS", "dbeta[part], dS = d.dQ, d.dK, d.dV, d.dg, d.dbeta, d.dS * 0")),

@@ -4,7 +4,7 @@ import torch
 
 from kda_lab import chunk
 from kda_lab.proof.engines import Disagreement
-from kda_lab.proof.registry import Mutant, variant
+from kda_lab.proof.registry import wrong
 
 
 def scores_keeping_own_decay(X, Y, alpha):
@@ -57,7 +57,7 @@ def general_inverse(A):
 
 def wrong_chunk(name, *patches, **extra):
     """A mutant of the chunk form: its source with one mistake."""
-    return Mutant(name, variant(chunk.kda, *patches, **extra))
+    return wrong(chunk.kda, name, *patches, **extra)
 
 
 _A = "A = tril(decayed_scores(K, K, alpha), -1) * beta[:, None]"

@@ -7,7 +7,7 @@ import torch
 
 from kda_lab import affine, chunk, costs, rules, triangular
 from kda_lab.equations.common import require
-from kda_lab.proof.registry import Check, Equation, Mutant, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, wrong
 
 COUNTED = "counted in the definitions"
 SIZES = [(1, 1), (4, 4), (5, 3), (3, 8)]
@@ -144,10 +144,6 @@ def check_checkpoint(saving):
 def cost(slug, sentence, sizes, check, subject, *mutants):
     """An entry of this module: exact integers and fractions."""
     return Equation(slug, sentence, COUNTED, "checked", Check("integers", sizes, check), None, subject, mutants)
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _SOFTMAX = costs.softmax_flops, costs.causal_softmax_flops

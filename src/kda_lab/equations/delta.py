@@ -5,7 +5,7 @@ import torch
 from kda_lab import affine, chunk, rules
 from kda_lab.equations.common import affine_step, agree, normal, read, require, token_by_token
 from kda_lab.proof.engines import Ring, run_claim, stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant, wrong
 from kda_lab.proof.words import same_words, scalars, words
 
 SCHLAG = "Schlag et al. (2021), Linear transformers are secretly fast weight programmers"
@@ -208,10 +208,6 @@ def wy_step(sign):
     same_words(old - beta * old * k * kt, 1 - Wt * K - w * kt)
 
 
-def wrong(name, *patches):
-    return Mutant(name, variant(rules.delta, *patches))
-
-
 _R, _W = "r = (v - S @ k) * beta", "S = S + outer(r, k)"
 
 EQUATIONS = [
@@ -221,12 +217,12 @@ EQUATIONS = [
         ring=[{"C": 3, "K": 2, "V": 2}, {"C": 2, "K": 3, "V": 2}], field_sizes=[{"C": 24, "K": 5, "V": 3}], real=SQUARE_FIRST,
         mutants=[
             Mutant("the transition multiplies from the left", left_multiplied),
-            wrong("no erase", (_R, "r = v * beta")),
-            wrong("erases the sum", (_R, "r = (v + S @ k) * beta")),
-            wrong("beta on the erase only", (_R, "r = v - S @ k * beta")),
-            wrong("beta on the write only", (_R, "r = v * beta - S @ k")),
-            wrong("overwrites the state", (_W, "S = outer(r, k)")),
-            wrong("reads before the write", ("    S = S + outer(r, k)\n    return S, S @ q", "    return S + outer(r, k), S @ q")),
+            wrong(rules.delta, "no erase", (_R, "r = v * beta")),
+            wrong(rules.delta, "erases the sum", (_R, "r = (v + S @ k) * beta")),
+            wrong(rules.delta, "beta on the erase only", (_R, "r = v - S @ k * beta")),
+            wrong(rules.delta, "beta on the write only", (_R, "r = v * beta - S @ k")),
+            wrong(rules.delta, "overwrites the state", (_W, "S = outer(r, k)")),
+            wrong(rules.delta, "reads before the write", ("    S = S + outer(r, k)\n    return S, S @ q", "    return S + outer(r, k), S @ q")),
         ],
     ),
     Equation(

@@ -3,7 +3,7 @@
 from kda_lab import chunk, chunk_dplr, rules
 from kda_lab.equations.common import affine_step, read, token_by_token
 from kda_lab.proof.engines import stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.proof.words import same_words, words
 
 RWKV7 = "Peng et al. (2025), RWKV-7"
@@ -102,10 +102,6 @@ def prove_step(sign):
     S = S0 * D + Zt * Bg + Vt * Kg
     z = S0 * D * a + sign * Zt * Bg * a + Vt * Kg * a  # the read S a, term by term
     same_words(S * (W + a * bt) + v * kt, S0 * D * W + Zt * Bg * W + Vt * Kg * W + z * bt + v * kt)
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _AB = "A_ab, A_ak = scores_before(a, b, w), scores_before(a, K, w)"

@@ -7,7 +7,7 @@ import torch
 
 from kda_lab import decay
 from kda_lab.equations.common import agree, normal, require
-from kda_lab.proof.registry import Check, Equation, Mutant, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, wrong
 
 BOUNDED = "Kimi K3 and GLM-5.3-Flash, gate with a lower bound"
 SOFTPLUS = "Gu and Dao (2023), Mamba; Kimi Linear (2025)"
@@ -157,10 +157,6 @@ def other_bounded(name, formula):
 def other_softplus(name, formula):
     """A mutant of the gate without a floor: formula(x with bias, A_log)."""
     return Mutant(name, lambda x, A_log, dt_bias=None: formula(_biased(x, dt_bias), A_log))
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 EQUATIONS = [

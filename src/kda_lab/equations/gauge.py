@@ -5,7 +5,7 @@ import torch
 from kda_lab import chunk, decay, rules
 from kda_lab.equations.common import require
 from kda_lab.proof.engines import stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 DERIVED = "derived here; Yang et al. (2023) use the same division for gated linear attention"
 SHAPES = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
@@ -86,10 +86,6 @@ def check_range(tokens):
             write = gauge(one, one, alpha)[2]
             limit = torch.finfo(dtype).max
             require(write[n - 1] <= limit < write[n], f"{dtype} at g = {g}: not the limit at {n} tokens")
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _RETURN = "return q * expG, k * expG, k / expG, expG[-1]"

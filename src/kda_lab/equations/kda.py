@@ -7,7 +7,7 @@ import torch
 from kda_lab import affine, chunk, rules
 from kda_lab.equations.common import affine_step, agree, normal, read, require, token_by_token
 from kda_lab.proof.engines import stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.proof.words import same_words, scalars, words
 
 KIMI = "Kimi Linear (2025), section 3"
@@ -204,10 +204,6 @@ def claim_rank_one(x, chunked):
         G = chunk.decay_from_start(x.a_[:, r])
         yield own.A, shared.A * G[:, None] / G[None, :]
         yield own.R, shared.R * G[:, None] / G[None, :]
-
-
-def wrong(rule, name, *patches):
-    return Mutant(name, variant(rule, *patches))
 
 
 _DECAY = "    S = S * alpha  # column c decays by alpha_c\n"

@@ -7,7 +7,7 @@ import torch
 from kda_lab import learning, rules
 from kda_lab.equations.common import agree, normal, require
 from kda_lab.proof.engines import stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant, wrong
 
 SCHLAG = "Schlag et al. (2021), Linear transformers are secretly fast weight programmers"
 DUAL = "Irie et al. (2022), The dual form of neural networks revisited"
@@ -200,10 +200,6 @@ def decoupling_gap(S, k, alpha, beta):
     array([[1.5, 1.5]])
     """
     return rules.outer(S @ k, k) * (1 - alpha) * beta
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _fit_proof, _fit_numeric = gradient_check(fit, learning.reconstruction_loss)

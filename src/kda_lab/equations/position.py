@@ -11,7 +11,7 @@ import torch
 from kda_lab import affine, position, rules, softmax
 from kda_lab.equations.common import agree, matrix, normal, require
 from kda_lab.proof.engines import Ring, stack
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 ELMAN = "Elman (1990), Finding structure in time"
 MARTIN = "Martin and Cundy (2018), Parallelizing linear recurrent neural nets over sequence length"
@@ -231,10 +231,6 @@ def claim_transition_score(x, passage):
     for t, o in enumerate(rows):
         old = stack([passage(row, T[: t + 1], x.q[t]) for row in x.S])
         yield o, old + sum(x.v[j] * x.beta[j] * passage(x.k[j], T[j + 1 : t + 1], x.q[t]) for j in range(t + 1))
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 def says(name, **changed):

@@ -6,7 +6,7 @@ import torch
 from kda_lab import learning, rules
 from kda_lab.equations.common import agree, normal, require
 from kda_lab.equations.learning import double, square
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 KIMI = "Kimi Linear (2025), section 2"
 PROXIMAL = "Parikh and Boyd (2014), Proximal algorithms"
@@ -105,10 +105,6 @@ def check_sigmoid(rate):
         S, v = normal(2, 2, seed=8), normal(2, seed=9)
         want, _ = rules.delta(S, k, k, v, torch.sigmoid(logit))
         agree(learning.implicit_step(S, k, v, rate(logit)), want, f"logit {x}")
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _DECAY, _R = "    S = S * alpha  # column c decays by alpha_c\n", "r = (v - S @ k) * beta"

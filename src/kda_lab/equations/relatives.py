@@ -3,7 +3,7 @@
 from kda_lab import chunk, chunk_dplr, rules
 from kda_lab.equations.common import affine_step, matrix, read, token_by_token
 from kda_lab.proof.engines import stack
-from kda_lab.proof.registry import Mutant, polynomial, variant
+from kda_lab.proof.registry import Mutant, polynomial, variant, wrong
 
 RETNET = "Sun et al. (2023), Retentive Network"
 MAMBA2 = "Dao and Gu (2024), Transformers are SSMs"
@@ -168,10 +168,6 @@ def gated_scores(x):
 def channel_scores(x):
     """Mutant: decays that differ between channels."""
     return chunk.kda(x.S, x.q, x.k, x.v, x.channels, x.beta).A
-
-
-def wrong(rule, name, *patches):
-    return Mutant(name, variant(rule, *patches))
 
 
 def unread(rule, update):

@@ -4,7 +4,7 @@ import torch
 
 from kda_lab import affine, chunk, rollback, rules, triangular
 from kda_lab.equations.common import normal, require
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 DERIVED = "derived here"
 REPLAY = "derived here; serving systems call it replay"
@@ -122,10 +122,6 @@ def unmasked(X, Y, alpha):
     for i in range(len(X)):
         scores[i, i + 1 :] = plain[i, i + 1 :]
     return scores
-
-
-def wrong(function, name, *patches, **extra):
-    return Mutant(name, variant(function, *patches, **extra))
 
 
 _ERASED = "outer(k, k) * (beta / (1 - k @ k * beta))"

@@ -4,7 +4,7 @@ import numpy as np
 
 from kda_lab import affine, chunk, parallel_scan, rules
 from kda_lab.equations.common import require
-from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
+from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.proof.words import same_words, words
 
 SCAN = "Blelloch (1990), Prefix sums and their applications"
@@ -83,10 +83,6 @@ def check_work(formulas):
     for m in range(11):
         n = 2**m
         require(counted(n) == (depth(n), work(n)), f"n = {n}: depth and compositions are {counted(n)}")
-
-
-def wrong(function, name, *patches):
-    return Mutant(name, variant(function, *patches))
 
 
 _STEP = "affine.eye(k[0]) * terms.D - terms.W.T @ terms.K_g"

@@ -116,6 +116,16 @@ def variant(function, *patches, **extra):
     return scope[function.__name__]
 
 
+def wrong(function, name, *patches, **extra):
+    """A mutant of a function: its own source with one mistake. Arguments as for ``variant``.
+
+    >>> from kda_lab import triangular
+    >>> wrong(triangular.merge, "the sign", ("return -(", "return (")).name
+    'the sign'
+    """
+    return Mutant(name, variant(function, *patches, **extra))
+
+
 def polynomial(slug, sentence, source, *, shapes, claim, subject, mutants, ring=(), field_sizes=(), real=(), tolerance=1e-10):
     """An equation between polynomials: one claim, tried as polynomials, over a finite field and in float64.
 
