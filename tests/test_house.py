@@ -16,6 +16,7 @@ ORDER = [
     ["equations"],
     ["cuda"],
     ["ops"],
+    ["layer"],
     ["gpucell"],
     ["figures"],
     ["widgets"],
