@@ -5,14 +5,14 @@ True
 """
 
 from kda_lab.equations import (
-    affine, backward, batched, chunk, chunk_steps, costs, decays, delta, dplr, features, gates, gauge, inverse, kda, learning, linear, position, proximal, relatives,
+    affine, backward, batched, capacity, chunk, chunk_steps, costs, decays, delta, dplr, features, gates, gauge, inverse, kda, learning, linear, position, proximal, relatives,
     rollback, scan, sizes, softmax, spectrum, stability,
 )  # fmt: skip
 from kda_lab.proof import display, registry
 
 # in the order of the book
 PARTS = (
-    softmax, linear, features, delta, spectrum, relatives, kda, sizes, gates, dplr, learning, proximal, position, affine, decays, inverse, batched, stability, chunk, chunk_steps,
+    softmax, linear, features, delta, spectrum, relatives, kda, sizes, gates, dplr, learning, proximal, position, capacity, affine, decays, inverse, batched, stability, chunk, chunk_steps,
     scan, gauge, backward, costs, rollback,
 )  # fmt: skip
 EQUATIONS = [equation for part in PARTS for equation in part.EQUATIONS]

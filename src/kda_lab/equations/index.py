@@ -16,7 +16,7 @@ def implementations(slug, package=PACKAGE):
     ('rules.py', 'kda')
     """
     found = []
-    for path in [p for pattern in ("*.py", "ops/*.py", "cuda/*.cu") for p in sorted(package.glob(pattern))]:
+    for path in [p for pattern in ("*.py", "ops/*.py", "layer/*.py", "recall/*.py", "cuda/*.cu") for p in sorted(package.glob(pattern))]:
         name = str(path.relative_to(package))
         function, first, listing = "", 0, False
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
