@@ -192,15 +192,18 @@ class Kernel:
 
 
 def main():
-    from kda_lab.cuda import chunk
+    from kda_lab.cuda import chunk, decode
 
-    print(f"{'kernel':14}{'variant':32}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
+    print(f"{'kernel':14}{'variant':40}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
     for name, variant in chunk.VARIANTS.items():
         shared = variant.shared_bytes()
         for kernel, r in sorted(resources(build(chunk.SOURCE, variant.constants())).items()):
             print(
-                f"{kernel:14}{name:32}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{shared[kernel]:10}"
+                f"{kernel:14}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{shared[kernel]:10}"
             )
+    for name, variant in decode.VARIANTS.items():
+        r = resources(build(decode.SOURCE, variant.constants()))["kda_decode"]
+        print(f"{'kda_decode':14}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{variant.shared_bytes:10}")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,10 @@ def chunk(rule, call):
 
 
 def recurrent(rule, call):
-    """The token loop in float32, or float64 for float64 inputs."""
+    """The token loop in float32, or float64 for float64 inputs; on CUDA one token is the decode kernel, where it can answer."""
     check(rule, call)
+    if decode_answers(rule, call):
+        return on_decode_kernel(rule, call)
     with full_precision(call):
         o, S = tokens.run(rule, prepare(rule, call, working_dtype(call.q)))
     return finish(call, o, S, call.v.dtype)
@@ -66,6 +68,12 @@ def kernel_answers(call):
         return False
     # the tensor instructions of the kernel begin with this generation
     return torch.cuda.get_device_capability(q.device) >= (8, 0) and kernel_packages()
+
+
+def decode_answers(rule, call):
+    """Whether the decode kernel can take this call: one token of each row, forward only, a rule with a correction."""
+    one = call.v.shape[1] == 1 and call.cu_seqlens is None
+    return rule.delta and one and call.q.shape[-1] % 4 == 0 and kernel_answers(call._replace(chunk_size=None))
 
 
 @functools.cache
@@ -111,3 +119,30 @@ def on_kernel(rule, call):
         gate=gate,
         erase=rule.delta,
     )
+
+
+def on_decode_kernel(rule, call):
+    """One token of each row in the words of ``kda_lab.cuda.decode``: the caller's state is copied into a pool of B slots."""
+    from kda_lab.cuda.decode import decode_core
+
+    q, v, S = call.q, call.v, call.initial_state
+    B, HV, V, K = q.shape[0], *v.shape[2:], q.shape[-1]
+    state = q.new_zeros(B, HV, V, K, dtype=torch.float32) if S is None else S.contiguous().clone()
+    slots = torch.arange(B, dtype=torch.int32, device=q.device)[:, None]
+    raw = rule.gate and call.use_gate_in_kernel
+    o = decode_core(
+        q,
+        call.k,
+        v,
+        call.g if rule.gate else None,
+        call.beta,
+        state,
+        slots,
+        scale=call.scale,
+        l2norm=call.use_qk_l2norm_in_kernel,
+        beta_sigmoid=call.use_beta_sigmoid_in_kernel,
+        A_log=call.A_log if raw else None,
+        dt_bias=call.dt_bias if raw else None,
+        lower_bound=call.lower_bound,
+    )
+    return o, state if call.output_final_state else None

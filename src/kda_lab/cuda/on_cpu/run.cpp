@@ -43,6 +43,7 @@ static void __syncwarp() { wait(warp_barrier[threadIdx.x / 32], 32); }
 
 static float __uint_as_float(unsigned x) { float y; std::memcpy(&y, &x, 4); return y; }
 static unsigned __float_as_uint(float x) { unsigned y; std::memcpy(&y, &x, 4); return y; }
+struct alignas(16) float4 { float x, y, z, w; };
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
 static float __shfl_xor_sync(unsigned, float x, int lanes) {
     static float all[32][32];    // [warp][lane]
