@@ -35,7 +35,9 @@ def parser():
     >>> parser().parse_args(["verify", "--only", "kda-forms"]).only
     'kda-forms'
     """
-    top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks and kernels.")
+    from kda_lab.serving import plan_cli
+
+    top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks, kernels, serving.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     verify = commands.add_parser("verify", help="prove and check every equation, and reject every mutant")
     verify.add_argument("--only", metavar="SLUG", help="one equation")
@@ -51,6 +53,9 @@ def parser():
     check.add_argument("--book", default="book", help="folder of the pages")
     check.add_argument("--allow-stale", action="store_true", help="let records of an earlier version pass")
     check.set_defaults(run=_gpu)
+    plan = commands.add_parser("plan", help="the KV cache of a published config: block size, padding, groups, what fits")
+    plan_cli.add_arguments(plan)
+    plan.set_defaults(run=plan_cli.run)
     return top
 
 
