@@ -35,6 +35,7 @@ def parser():
     >>> parser().parse_args(["verify", "--only", "kda-forms"]).only
     'kda-forms'
     """
+    from kda_lab.serving import cli as replay_cli
     from kda_lab.serving import plan_cli
 
     top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks, kernels, serving.")
@@ -56,6 +57,9 @@ def parser():
     plan = commands.add_parser("plan", help="the KV cache of a published config: block size, padding, groups, what fits")
     plan_cli.add_arguments(plan)
     plan.set_defaults(run=plan_cli.run)
+    replay = commands.add_parser("serving-replay", help=replay_cli.HELP)
+    replay_cli.add_arguments(replay)
+    replay.set_defaults(run=replay_cli.run)
     return top
 
 
