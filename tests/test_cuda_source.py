@@ -40,6 +40,19 @@ def test_the_source_computes_the_rule(case):
     assert row["ok"], row
 
 
+@needs_compiler
+def test_a_vanished_softplus_times_a_huge_rate_is_no_gate():
+    """e^100 overflows fp32 and softplus(-200) vanishes in it: their product is e^-100, not inf * 0."""
+    arguments = acceptance.make("", "softplus", 20, H=2, K=32, V=16).arguments
+    arguments["A_log"] = torch.full_like(arguments["A_log"], 100.0)
+    arguments["dt_bias"] = None
+    arguments["g"] = torch.full_like(arguments["g"], -200.0)
+    o, S = chunk.kda_chunk_forward(**arguments)
+    plain = arguments | {"gate": "given", "g": torch.zeros_like(arguments["g"]), "A_log": None}
+    o_plain, S_plain = chunk.kda_chunk_forward(**plain)
+    assert o.isfinite().all() and torch.equal(o, o_plain) and torch.equal(S, S_plain)
+
+
 def arguments_of_two_chunks():
     # and of more than one tile of keys and of values, so that several warps have work everywhere
     return acceptance.make("", "long", 80, H=1, K=48, V=32).arguments

@@ -136,9 +136,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
     // A thread owns a channel of a block; what does not exist does not decay
     for (int own = threadIdx.x; own < BLOCKS * K; own += THREADS) {
         const int first = own / K * SUB, d = own % K;
-        const float rate = GATE >= 2 ? expf(load<float>(a.A_log, 0, 0, c.head, 0)) : 0;
-        const float bias =
-            GATE >= 2 && a.dt_bias.at && d < KEY ? load<float>(a.dt_bias, 0, 0, c.head, d) : 0;
+        const bool biased = GATE >= 2 && a.dt_bias.at && d < KEY;
+        const float bias = biased ? load<float>(a.dt_bias, 0, 0, c.head, d) : 0;
+        const float A_log = GATE >= 2 ? load<float>(a.A_log, 0, 0, c.head, 0) : 0;
+        const float rate = expf(fminf(A_log, 80));    // saturates, so that inf * 0 cannot occur
         float g[SUB];
         #pragma unroll
         for (int i = 0; i < SUB; ++i) {    // 16 loads under way before a first use
@@ -151,10 +152,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) kda_prepare(const __gri
             // [gate-bounded] g = lower_bound sigmoid(exp(A_log) (x + dt_bias))
             if (GATE == 2) g[i] = a.lower_bound * sigmoid(rate * (g[i] + bias));
             // [/gate-bounded]
-            // [gate-softplus] g = -exp(A_log) softplus(x + dt_bias),
-            // softplus(y) = max(y, 0) + log(1 + e^-|y|)
-            if (GATE == 3)
-                g[i] = -rate * (fmaxf(g[i] + bias, 0) + log1pf(expf(-fabsf(g[i] + bias))));
+            // [gate-softplus] g = -exp(A_log) softplus(y), y = x + dt_bias; far below zero softplus(y) = e^y
+            const float y = g[i] + bias, soft = fmaxf(y, 0) + log1pf(expf(-fabsf(y)));
+            if (GATE == 3) g[i] = y < -40 ? -expf(fminf(A_log + y, 80)) : -rate * soft;
             // [/gate-softplus]
             const bool there = first + i < c.rows && d < KEY;
             const float x = there ? g[i] * LOG2_E : 0;
