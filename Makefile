@@ -6,7 +6,7 @@ STRICT := -W --keep-going -n
 PORT ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book serve page test verify check site clean
+.PHONY: help setup book serve page test verify faults check site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ verify: $(READY) ## prove and check every equation, and reject every mutant
 
 check: ## everything that CI runs: tests, recordings, both strict builds
 	bash .ci/run
+
+faults: $(READY) ## which case of the conformance suite catches which planted fault (minutes)
+	$(BIN)/python tools/fault_matrix.py
 
 site: ## look at the built book with a browser (needs Chromium and Node.js), screenshots in _build/shots
 	@node tools/site_check.mjs _build/html _build/shots

@@ -1,0 +1,85 @@
+"""flash-linear-attention (checked against the signatures of 0.6.0), which stores states K first.
+
+Run with ``--impl kda_lab.conformance.adapters.fla:chunk_kda --device cuda --caps sizes=128x128``: Triton tunes for minutes for
+each head size and number of heads. ``untuned_chunk_kda`` and ``untuned_recurrent_kda`` take one configuration of each kernel
+instead: tile sizes and warps differ, the mathematics does not. Needs the packages ``flash-linear-attention`` and ``fla-core``.
+"""
+
+import functools
+
+
+def chunk_kda(
+    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
+    cu_seqlens=None, chunk_size=None,
+):  # fmt: skip
+    """``fla.ops.kda.chunk_kda``. A lower bound is only a bound with ``safe_gate``; its chunks have 32 or 64 tokens."""
+    from fla.ops.kda import chunk_kda as function
+
+    options = {"A_log": A_log, "dt_bias": flat(dt_bias)} if use_gate_in_kernel else {}
+    if chunk_size is not None:
+        options["chunk_size"] = chunk_size
+    return function(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, use_gate_in_kernel=use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, safe_gate=lower_bound is not None, lower_bound=lower_bound,
+        cu_seqlens=cu_seqlens, **options,
+    )  # fmt: skip
+
+
+def fused_recurrent_kda(
+    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None, cu_seqlens=None,
+):  # fmt: skip
+    """``fla.ops.kda.fused_recurrent_kda``: the token loop in one kernel, forward only."""
+    from fla.ops.kda import fused_recurrent_kda as function
+
+    return function(
+        q, k, v, g, beta, A_log=A_log, dt_bias=flat(dt_bias), scale=scale, initial_state=initial_state,
+        output_final_state=output_final_state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, lower_bound=lower_bound,
+        cu_seqlens=cu_seqlens,
+    )  # fmt: skip
+
+
+@functools.cache
+def without_tuning():
+    """Let every kernel that Triton would tune in this process run in the middle one of its configurations."""
+    from triton.runtime.autotuner import Autotuner
+
+    made = Autotuner.__init__
+
+    def make(self, *arguments, **options):
+        made(self, *arguments, **options)
+        self.configs = self.configs[len(self.configs) // 2 :][:1]
+
+    Autotuner.__init__ = make
+
+
+@functools.wraps(chunk_kda)
+def untuned_chunk_kda(*arguments, **options):
+    """``chunk_kda`` with one configuration a kernel."""
+    without_tuning()
+    return chunk_kda(*arguments, **options)
+
+
+@functools.wraps(fused_recurrent_kda)
+def untuned_recurrent_kda(*arguments, **options):
+    """``fused_recurrent_kda`` with one configuration a kernel."""
+    without_tuning()
+    return fused_recurrent_kda(*arguments, **options)
+
+
+def flat(dt_bias):
+    """dt_bias as [HV K], value heads first, or None.
+
+    >>> flat(None)
+    """
+    return None if dt_bias is None else dt_bias.flatten()
+
+
+for function in (chunk_kda, fused_recurrent_kda, untuned_chunk_kda, untuned_recurrent_kda):
+    function.state_layout = "kv"
+# it says so for K above 256; no check reads values on a GPU
+chunk_kda.capabilities = untuned_chunk_kda.capabilities = "no-value-checks"
+fused_recurrent_kda.capabilities = untuned_recurrent_kda.capabilities = "no-value-checks, no-shape-checks, no-backward"

@@ -1,0 +1,1 @@
+"""What a run says: a table, a JSON document, JUnit XML, a page."""
