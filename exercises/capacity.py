@@ -8,9 +8,10 @@ from kda_lab import capacity, rules
 
 
 def by_hand():
-    """For 9 pairs in K = 4 dims: the error of adding, the least error
-    of any state, and the share of a value that is left after 2 more
-    writes of the delta rule with beta = 1.
+    """For 9 pairs in K = 4 dims, random unit keys and unrelated
+    values, what to expect: the error of adding, the least mean
+    error of any state, and the share of a value that is left
+    after 2 more writes of the delta rule with beta = 1.
     """
     # <solution>
     return Fraction(8, 4), 1 - Fraction(4, 9), Fraction(3, 4) ** 2
@@ -24,8 +25,9 @@ def check_by_hand(by_hand):
 
 
 def best_gate(m, K):
-    """The write gate, at most 1, that leaves the largest expected share
-    of a value after m later writes through the same gate.
+    """The write gate, at most 1, that leaves most of a value
+    on average: of the part beta that its own write stored, the
+    share that m later writes through the same gate spare.
 
     m: int from 0   K: int   returns a number.
     """
@@ -42,8 +44,9 @@ def check_best_gate(best_gate):
 
 
 def two_pairs():
-    """Keys [2, 2] of length one and values [2, 1], for which adding errs
-    by less in total than one pass of the delta rule with beta = 1.
+    """Keys [2, 2] of length one and values [2, 1], for which
+    adding errs by less in total than one pass of the delta
+    rule with beta = 1.
     """
     # <solution>
     keys = torch.tensor([[1.0, 0.0], [0.8, 0.6]])

@@ -1,5 +1,7 @@
 """Keys and states of the chapter on capacity: what the seven equations of the registry do not already say."""
 
+import itertools
+
 import torch
 
 from kda_lab import capacity, rules
@@ -50,3 +52,32 @@ def test_read_weights_are_attention_weights_for_a_query_that_is_no_key():
     S = capacity.write(corrected, keys, values)
     assert torch.allclose(S @ q, values.T @ torch.stack(weights), rtol=1e-12)
     assert abs(sum(c * c for c in weights) + rest @ rest - q @ q) < 1e-12
+
+
+def test_answers_have_a_mean_square_of_at_most_one_for_unrelated_values():
+    keys, _ = drawn(7, 4)
+    q = capacity.random_keys(1, 4, torch.Generator().manual_seed(1))[0]
+    weights, rest = capacity.read_weights(keys, q)
+    # all values of 1 and -1: unrelated, mean zero
+    signs = torch.tensor(list(itertools.product((1.0, -1.0), repeat=7)), dtype=torch.float64)
+    squares = [(capacity.write(corrected, keys, v[:, None]) @ q).square().sum() for v in signs]
+    assert abs(sum(squares) / len(squares) - sum(c * c for c in weights)) < 1e-12
+    assert sum(squares) / len(squares) < 1 - rest @ rest + 1e-12 and max(squares) > 1.5
+
+
+def test_answers_can_grow_with_the_root_of_the_writes_for_equal_values():
+    generator = torch.Generator().manual_seed(0)
+    S = torch.zeros(1, 16, dtype=torch.float64)
+    for k in capacity.random_keys(200, 16, generator):
+        k = k - S[0] * (S[0] @ k) / (S[0] @ S[0]).clamp(min=1e-300)
+        S = corrected(S, k / k.norm(), torch.ones(1, dtype=torch.float64))
+    # each key stands at right angles to the state, so each write adds one to its squared length
+    assert abs(S.norm() - 200**0.5) < 1e-9
+
+
+def test_the_floor_needs_values_of_mean_zero():
+    keys = capacity.cone_keys(32, 16, 0.5, torch.Generator().manual_seed(0))
+    constant = torch.ones(32, 1, dtype=torch.float64)
+    error = capacity.recall_errors(capacity.least_squares(keys, constant), keys, constant).mean()
+    # keys on a cone: their axis answers every one alike
+    assert error < 1e-20 and capacity.floor(32, 16) == 0.5

@@ -2,7 +2,8 @@
 
 All errors are squared lengths of (answer - value), for values of squared length one on average. The expectations need keys
 that are drawn independently of each other with E[k k^T] = I / K, such as uniform unit keys, and values of mean zero that are
-drawn independently of the keys and of each other. torch tensors; n pairs, keys [n, K], values [n, V].
+drawn independently of the keys and of each other: a common part of all values can be stored better, or disturb more. torch
+tensors; n pairs, keys [n, K], values [n, V].
 """
 
 from fractions import Fraction
@@ -104,9 +105,9 @@ def cone_overlap(rho, K):
 
 
 def retained(later, K, beta=1, alpha=1):
-    """Expected share of a value that its key still reads after ``later`` more writes: (alpha (1 - beta / K))^later.
+    """Expected share of its answer that a key still reads after ``later`` more writes: (alpha (1 - beta / K))^later.
 
-    Implements delta-retention.
+    The share counts from the answer after the pair's own write, which from an empty memory is beta v. Implements delta-retention.
 
     >>> retained(2, 4), retained(2, 4, alpha=Fraction(1, 2))
     (Fraction(9, 16), Fraction(9, 64))
@@ -134,7 +135,9 @@ def read_weights(keys, q):
 
 
 def floor(n, K):
-    """The least mean error that n pairs can have in any state: 1 - K / n, and zero for n <= K.   Implements capacity-floor.
+    """The least mean error of n pairs in any state, averaged over draws: 1 - K / n, and zero for n <= K.   Implements capacity-floor.
+
+    For K of the keys independent, and values of mean zero and squared length one that are unrelated to each other and the keys.
 
     >>> floor(64, 16), floor(8, 16)
     (Fraction(3, 4), Fraction(0, 1))

@@ -2,6 +2,7 @@
 
 The expectations are proved as averages over finite sets of keys with E[k k^T] = I / K (the K axes), where they are exact
 fractions, and checked on uniform unit keys. They use no more of the keys than that moment, so one stands for the other.
+Values are unrelated throughout: of mean zero and squared length one on average, independent of the keys and of each other.
 """
 
 import dataclasses
@@ -170,7 +171,10 @@ def residual(keys, values):
 
 
 def prove_floor(floor):
-    """Integer keys of full rank, all choices of values 1 and -1: the average of what least squares leaves, in fractions."""
+    """Integer keys of full rank, all choices of values 1 and -1: the average of what least squares leaves, in fractions.
+
+    The floor is one of averages, and for unrelated values: a constant value under keys of a cone leaves nothing.
+    """
     rng = np.random.default_rng(0)
     for n, K in ((2, 1), (3, 2), (4, 2), (5, 2), (2, 2), (4, 3)):
         keys = rng.integers(-3, 4, (n, K))

@@ -47,10 +47,14 @@ def recall_errors():
         if (a > top) svg += kit.text(x0 + w * (i + 0.5), 16, "\\u2191", { size: 11, role: "error" });
       });
       if (floor > 0) svg += kit.line(x0, y(floor), x0 + 500, y(floor), { role: "key", dash: "5 4" }) + kit.text(x0 + 502, y(floor), "1 \\u2212 K/n", { size: 11, anchor: "start", role: "key" });
-      svg += kit.line(x0, y(mean), x0 + 500, y(mean), { role: "value" }) + kit.text(x0 + 502, y(mean) + (Math.abs(y(mean) - y(floor)) < 12 && floor > 0 ? -12 : 0), "mean", { size: 11, anchor: "start", role: "value" });
+      const over = mean > top, near = Math.abs(y(mean) - y(floor)) < 12 && floor > 0;
+      // a mean beyond the axis gets an arrow and its number, not a line at the wrong height
+      if (!over) svg += kit.line(x0, y(mean), x0 + 500, y(mean), { role: "value" });
+      svg += kit.text(x0 + 502, over ? 30 : y(mean) + (near ? -12 : 0), over ? `\\u2191 ${kit.fmt(mean, 2)}` : "mean", { size: 11, anchor: "start", role: "value" });
+      if (over) svg += kit.text(x0 + 502, 16, "mean", { size: 11, anchor: "start", role: "value" });
       svg += kit.text(x0 + 4, y0 + 14, "oldest", { size: 12, anchor: "start" }) + kit.text(x0 + 496, y0 + 14, "newest", { size: 12, anchor: "end" });
       const say = `${n} pairs in ${data.K} key dims, expected cosine ${rho}, ${data.ways[v.rule]}: the mean error is ${kit.fmt(mean, 2)}; ` +
-        `the oldest pair has ${kit.fmt(e[0], 2)}, the newest ${kit.fmt(e[n - 1], 2)}.` + (Math.max(...e) > top ? " Arrows mark bars that leave the picture." : "");
+        `the oldest pair has ${kit.fmt(e[0], 2)}, the newest ${kit.fmt(e[n - 1], 2)}.` + (Math.max(...e) > top ? ` Arrows mark what leaves the picture, which ends at ${top}.` : "");
       return { svg, say };
     """
     generator = torch.Generator().manual_seed(0)
