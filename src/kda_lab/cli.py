@@ -35,6 +35,7 @@ def parser():
     >>> parser().parse_args(["verify", "--only", "kda-forms"]).only
     'kda-forms'
     """
+    from kda_lab.conformance import cli as conformance_cli
     from kda_lab.serving import cli as replay_cli
     from kda_lab.serving import plan_cli
 
@@ -54,6 +55,9 @@ def parser():
     check.add_argument("--book", default="book", help="folder of the pages")
     check.add_argument("--allow-stale", action="store_true", help="let records of an earlier version pass")
     check.set_defaults(run=_gpu)
+    conform = commands.add_parser("conformance", help="does a function compute the delta rule? cases, tolerances, a report")
+    conformance_cli.add_arguments(conform)
+    conform.set_defaults(run=conformance_cli.run)
     plan = commands.add_parser("plan", help="the KV cache of a published config: block size, padding, groups, what fits")
     plan_cli.add_arguments(plan)
     plan.set_defaults(run=plan_cli.run)
