@@ -1,0 +1,132 @@
+"""Exercises of the chapter on which states to keep."""
+
+import itertools
+
+import numpy as np
+
+from kda_lab.figures.keeping import hit_of, served
+from kda_lab.serving.chunking import Splitting, prefill_chunks
+from kda_lab.serving.coordinator import joint_hit
+from kda_lab.serving.engine import Engine
+from kda_lab.serving.faults import FAULTS
+from kda_lab.serving.scenarios import fresh
+from kda_lab.serving.scheduler import hybrid
+
+
+def by_hand():
+    """Blocks of 512 tokens, a prompt of 1,300, dense retention; what a later request hits that shares 1,100 or 600 tokens.
+
+    Returns the chunk ends with budget for everything, those with 600 tokens a step, and the hits (shares 1,100 and 600)
+    after the first way and after the second: four answers, the last two pairs.
+    """
+    # <solution>
+    ample = [1024, 1300]  # 1024 is the last multiple of 512 that leaves a token to run
+    small = [512, 1024, 1300]  # 600 is cut down to 512
+    # attention has 1024 and 512 of them; a state at 512 exists only the second way
+    return ample, small, (1024, 0), (1024, 512)
+    # </solution>
+
+
+def check_by_hand(by_hand):
+    got = by_hand()
+    for i, budget in enumerate((8192, 600)):
+        ends = [end for _, end in prefill_chunks(1300, Splitting(512, 512, budget=budget))]
+        rule = "at the last boundary below 1300, and at multiples of 512 where the step ends first"
+        assert list(got[i]) == ends, f"with {budget} tokens a step chunks do not end at {list(got[i])}: {rule}"
+        server = served(1300, hybrid(block=512, budget=budget, retention=None))
+        hits = tuple(hit_of(server, shared).tokens for shared in (1100, 600))
+        rule = "rows and a state at the same position are needed"
+        assert tuple(got[2 + i]) == hits, f"with {budget} tokens a step the hits are not {tuple(got[2 + i])}: {rule}"
+
+
+def joint(rows, states, limit):
+    """The longest hit of at most ``limit`` tokens without any loop to a fixed point; 0 if there is none.
+
+    rows: tokens that attention holds from the start, in full blocks and all multiples of the block below   states: for
+    each group of states the set of positions that it has, all multiples of the block.
+    """
+    # <solution>
+    common = set.intersection(*map(set, states))
+    return max((n for n in common if n <= min(rows, limit)), default=0)
+    # </solution>
+
+
+def check_joint(joint):
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        rows, limit = 16 * int(rng.integers(0, 12)), int(rng.integers(1, 200))
+        states = [{16 * int(n) for n in rng.integers(1, 12, rng.integers(0, 9))} for _ in range(rng.integers(1, 4))]
+        have = {"attention": set(range(0, rows + 1, 16))} | {f"state {i}": s for i, s in enumerate(states)}
+
+        def find(kind, most, have=have):
+            return [], max((n for n in have[kind] if n <= most), default=0)
+
+        want, _, _ = joint_hit(list(have), find, limit)
+        got, given = joint(rows, states, limit), [sorted(group) for group in states]
+        rule = "a position counts if every group has it"
+        assert got == want, f"rows for {rows} tokens, states at {given}, at most {limit}: not {got}; {rule}"
+
+
+def place(weights, count):
+    """Where to keep ``count`` states, as a sorted list of block numbers above 0, so that the most blocks are reused on average.
+
+    weights[d]: the chance that a later request shares exactly d blocks, d = 0..len(weights) - 1; it reuses the blocks
+    up to the last kept state that is not above d.   Must be fast for 40 blocks and 8 states.
+    """
+    # <solution>
+    n = len(weights)
+    tail = [sum(weights[p:]) for p in range(n)]
+    # best[p]: what states from p on gain, and where they are, if the first of them is at p
+    best = {p: (p * tail[p], [p]) for p in range(1, n)}
+    for _ in range(min(count, n - 1) - 1):
+        best = {
+            p: max((best[q][0] + p * (tail[p] - tail[q]), [p, *best[q][1]]) for q in range(p + 1, n) if q in best)
+            for p in range(1, max(best))
+        }
+    return max(best.values())[1]
+    # </solution>
+
+
+def reused(weights, kept):
+    """Blocks reused on average."""
+    return sum(w * max((p for p in kept if p <= d), default=0) for d, w in enumerate(weights))
+
+
+def check_place(place):
+    rng = np.random.default_rng(1)
+    for n, count in ((5, 1), (8, 2), (10, 3)):
+        weights = rng.dirichlet(np.full(n, 0.5)).tolist()
+        got = place(weights, count)
+        fits = got == sorted(set(got)) and len(got) == count and got[0] > 0
+        assert fits, f"{count} different block numbers above 0 were asked for, in order; got {got}"
+        most = max(reused(weights, kept) for kept in itertools.combinations(range(1, n), count))
+        mean, given = reused(weights, got), [round(w, 3) for w in weights]
+        assert mean > most - 1e-9, f"states at {got} reuse {mean:.3f} blocks on average, and {most:.3f} are possible: {given}"
+    assert len(place((np.ones(40) / 40).tolist(), 8)) == 8
+
+
+def reveal(make):
+    """Traffic that shows a kernel which counts the exported state from the beginning of the batch; returns the engine.
+
+    make(settings) gives an engine, which the fault may be in. Use ``engine.add(name, prompt, outputs)`` and ``engine.run()``.
+    Start from ``hybrid(block=16, alignment=1)``: a kernel that exports.
+    """
+    # <solution>
+    engine = make(hybrid(block=16, alignment=1))
+    engine.add("A", range(40), 4)  # the second prompt of a batch has an offset
+    engine.add("B", fresh(56), 4)
+    engine.run()
+    engine.add("C", fresh(56), 4)
+    engine.run()
+    return engine
+    # </solution>
+
+
+def check_reveal(reveal):
+    right = reveal(Engine)
+    wrong = reveal(lambda settings: Engine(settings, **FAULTS["batch-offset"].parts))
+    assert not right.violations, "without the fault nothing may be wrong"
+    assert any(hits[0] for hits in right.hits.values()), "nobody resumes from a kept state: send a prompt twice"
+    assert wrong.violations, "with the fault every key is still true: the first chunk of a batch has the offset 0"
+    changed = [name for name, request in right.requests.items() if request.output != wrong.requests[name].output]
+    assert changed, f"a key lies and nobody reads it ({wrong.violations[0].line()}): repeat the prompt whose state is wrong"
