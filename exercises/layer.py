@@ -6,7 +6,7 @@ from kda_lab import features, layer, rules
 
 
 def by_hand():
-    """What the third token's convolution sums to, and what is kept after it."""
+    """(sum, kept): a number, and a list with the oldest first."""
     # <solution>
     return 7.0, [2.0, 3.0]
     # </solution>
@@ -83,7 +83,10 @@ def check_one_pass(one_pass):
 
 
 def blind_prompt():
-    """Hidden states x [1, 8, 48], not zero, that hide a window one token late."""
+    """Hidden states x [1, 8, 48] in float64, not zero.
+
+    They hide a window that is one token late.
+    """
     # <solution>
     return torch.ones(1, 8, 48, dtype=torch.float64)
     # </solution>
@@ -96,7 +99,7 @@ def check_blind_prompt(blind_prompt):
     with torch.no_grad():
         whole, cache = made.prefill(x), made.new_cache(requests=1)
         made.prefill(x[:, :6], cache)
-        kept = cache.snapshot()
-        cache.restore(kept._replace(window=kept.window.roll(1, 1)))
+        late = made.project(x[:, :6])[0][:, -4:-1]
+        cache.restore(cache.snapshot()._replace(window=late))
         y = made.prefill(x[:, 6:], cache)
     assert torch.allclose(y, whole[:, 6:], atol=1e-12), "the damaged window shows: which prompts have the same rows wherever you look?"

@@ -1,6 +1,7 @@
 """The command line. Each command exits 0 only if what it checks holds."""
 
 import argparse
+import os
 import sys
 
 
@@ -70,7 +71,14 @@ def parser():
 def main(argv=None):
     """Run ``kda-lab`` and return its exit status."""
     args = parser().parse_args(argv)
-    return args.run(args)
+    try:
+        status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # whoever read our output has seen enough, as in `kda-lab plan ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 if __name__ == "__main__":

@@ -18,11 +18,12 @@ def damaged_caches(prompt=24, tokens=300):
         cache = layer.new_cache(requests=1)
         layer.prefill(x[:, :prompt], cache)
         kept = cache.snapshot()
-        outputs, _ = short_convolution(layer.project(x[:, :prompt])[0], layer.fused_weights()[1])
+        inputs = layer.project(x[:, :prompt])[0]
+        outputs, _ = short_convolution(inputs, layer.fused_weights()[1])
         damages = {
             "no state": ("state", kept._replace(S=torch.zeros_like(kept.S))),
             "outputs in the window": ("value", kept._replace(window=outputs[:, -3:])),
-            "window one token late": ("error", kept._replace(window=kept.window.roll(1, 1))),
+            "window one token late": ("error", kept._replace(window=inputs[:, -4:-1])),
             "the right cache": ("key", kept),
         }
         fig, ax = axes(height=3.4)
@@ -51,7 +52,7 @@ def data_path(hidden, heads, key, value, rank, taps=4):
     def down(x, y0, y1):
         board.arrow((x, y0), (x, y1))
 
-    board.text(262, 14, f"x  [T, {hidden:,}]", bold=True)
+    board.text(262, 14, f"x  [T, {hidden:,}]")
     board.box(16, 40, 508, 30, "one projection for all of it", role="key")
     down(262, 24, 38)
     for name, shape in {"qkv": f"[T, {channels:,}]", "gate": f"[T, {rank}]", "beta": f"[T, {heads}]", "out": f"[T, {rank}]"}.items():
@@ -70,7 +71,7 @@ def data_path(hidden, heads, key, value, rank, taps=4):
     down(columns["qkv"], 164, 186)
     box(columns["qkv"], 188, 168, "q, k to length 1", "v passes", role="key")
     down(columns["gate"], 148, 178)
-    box(columns["gate"], 180, 110, "gate, g \u2264 0", f"one for each of {heads * key:,} channels", role="decay")
+    box(columns["gate"], 180, 110, "gate, g \u2264 0", f"{heads * key:,} channels", role="decay")
 
     board.box(40, 270, 340, 44, role="state")
     board.text(210, 284, "the memory: decay, read, write, read out")
@@ -88,7 +89,7 @@ def data_path(hidden, heads, key, value, rank, taps=4):
     board.arrow((210, 448), (210, 472), f"[T, {heads * value:,}]")
     board.box(40, 474, 340, 30, "output projection", role="key")
     board.arrow((210, 506), (210, 528))
-    board.text(210, 542, f"y  [T, {hidden:,}]", bold=True)
+    board.text(210, 542, f"y  [T, {hidden:,}]")
     return board.show(
         f"The way through the layer. One projection of x feeds four branches: q, k and v through a convolution, the gate and the output "
         f"gate through rank {rank}, beta through a sigmoid. The memory takes q, k, v, g and beta; its output is normed, gated and projected."

@@ -14,7 +14,7 @@ def clocks():
         ["bounded", "state", (x) => bound / (1 + Math.exp(-rate * x))],
         ["softplus", "value", (x) => -rate * softplus(x)],
       ];
-      const lo = -2, hi = 6, x0 = 96, x1 = 520;
+      const lo = -2, hi = 6, x0 = 96, x1 = 500;
       const life = (g) => Math.LN2 / Math.abs(g);
       const px = (n) => x0 + (x1 - x0) * (Math.min(hi, Math.max(lo, Math.log10(n))) - lo) / (hi - lo);
       const say = (n) => n >= 1e6 ? "over a million" : n < 0.01 ? "under 0.01" : kit.fmt(n, n < 10 ? 2 : 0);
@@ -22,7 +22,7 @@ def clocks():
       for (let p = lo; p <= hi; p += 2) {
         const x = x0 + (x1 - x0) * (p - lo) / (hi - lo);
         svg += kit.line(x, 20, x, 132, { role: "decay", width: 1, dash: "2 4" });
-        svg += kit.text(x, 146, p < 0 ? "0.01" : String(10 ** p).replace(/(\\d)(?=(\\d{3})+$)/g, "$1,"), { size: 11 });
+        svg += kit.text(x, 146, p < 0 ? "0.01" : String(10 ** p).replace(/(\\d)(?=(\\d{3})+$)/g, "$1,").replace("1,000,000", "10\u2076"), { size: 11 });
       }
       svg += kit.text((x0 + x1) / 2, 166, "half life in tokens", { size: 12 });
       const words = forms.map(([name, role, g], i) => {
@@ -38,8 +38,8 @@ def clocks():
       return { svg, say: `Half lives of nine channels in ten: ${words.join("; ")}. The bound ${kit.fmt(bound, 0)} allows none below ${kit.fmt(floor, 2)}.` };
     """
     controls = [
-        Range("centre", "mean of x + dt_bias", -12, 6, 0.5, -6),
-        Range("spread", "its spread over channels", 0, 4, 0.25, 2),
+        Range("centre", "mean x + dt_bias", -12, 6, 0.5, -6),
+        Range("spread", "its spread", 0, 4, 0.25, 2),
         Range("rate", "A_log", -3, 3, 0.25, 0),
         Choice("bound", "lower_bound", [f"\u2212{-b:g}" for b in BOUNDS], 1),
     ]
