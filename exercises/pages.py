@@ -8,7 +8,10 @@ from kda_lab.serving.layout import bytes_per_block, kernel_block_table, kernel_s
 
 
 def by_hand():
-    """(bytes of the state, tokens of the block, bytes of padding) of one KDA layer of Kimi K3 on one of eight ranks."""
+    """One KDA layer of Kimi K3 on one of eight ranks, as a triple:
+
+    (bytes of the state, tokens of the block, bytes of padding).
+    """
     # <solution>
     state = 12 * 128 * 128 * 4 + 3 * (3 * 12 * 128) * 2  # 786,432 + 27,648
     block = 128 * 6  # five units of 128 * 1152 bytes hold 737,280
@@ -25,9 +28,12 @@ def check_by_hand(by_hand):
 
 
 def free_drafts(heads, token_bytes=1024, unit=128):
-    """The most drafted tokens a step that do not make the block larger than without drafts.
+    """The most drafts a step that do not make the block larger.
 
-    heads: KDA heads of a rank, of width 128   token_bytes: of one attention layer   unit: tokens.
+    heads: KDA heads of a rank, of width 128   unit: tokens
+    token_bytes: bytes of a token in one attention layer.
+
+    s.kda_state(heads, 128).page: bytes of a state without drafts.
     """
     # <solution>
     state = s.kda_state(heads, 128).page
@@ -49,9 +55,13 @@ def check_free_drafts(free_drafts):
 
 
 def equal_pages(specs):
-    """The same layers {name: spec} with pages of equal bytes, those of the largest.
+    """The layers {name: spec} with pages as large as the largest.
 
-    The page of every smaller layer of attention divides the largest.
+    A spec of attention is an s.AttentionSpec, one of a state an
+    s.StateSpec. Both have spec.page in bytes and two fields: block
+    (tokens) and padded (the bytes to which the page is padded, or
+    None). dataclasses.replace(spec, field=value) is a changed copy.
+    A smaller page of attention divides the largest.
     """
     # <solution>
     largest = max(spec.page for spec in specs.values())
@@ -77,9 +87,14 @@ def check_equal_pages(equal_pages):
 
 
 def reads(pool, layer, page_bytes, page_id):
-    """The layer and block, as a pair, whose bytes a kernel finds at the start of its page `page_id`.
+    """The (layer, block) whose byte stands first in a kernel's page.
 
-    pool: a Layout of blocks of attention   layer: whose first byte is the kernel's address 0   page_bytes: of its pages.
+    pool: a Layout. pool.region(name, block) has start and stop,
+    bytes; blocks are range(pool.num_blocks), and the names of the
+    layers of attention are pool.groups[0].layers.
+    layer: its region in block 0 starts the kernel's page 0
+    page_bytes: of one page of the kernel   page_id: its number.
+    None if the byte lies in no layer's page.
     """
     # <solution>
     at = pool.region(layer, 0).start + page_id * page_bytes
@@ -88,6 +103,7 @@ def reads(pool, layer, page_bytes, page_id):
             region = pool.region(other, block)
             if region.start <= at < region.stop:
                 return other, block
+    return None
     # </solution>
 
 
@@ -103,6 +119,8 @@ def check_reads(reads):
     # the table of the other layout, where the blocks of a layer touch
     got = reads(pool, "indexer.3", 4224, kernel_block_table([1], 640, 128)[0])
     assert got == ("indexer.4", 0), f"five pages on lies the next layer of the same block, not {got}"
+    got = reads(pool, "indexer.10", 4224, 5)
+    assert got is None, f"behind the last layer of a block lie the bytes that round it up, nobody's, not those of {got}"
     # no rounding, and a stride that is cut to an integer
     raw = groups[0].page
     loose = pool._replace(bytes_per_block=raw, strides=dict.fromkeys(pool.strides, raw))

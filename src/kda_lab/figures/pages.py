@@ -40,7 +40,7 @@ def two_pools():
     ax.set_xticks(ticks, [f"{n / 1024:g}k" for n in ticks])
     ax.minorticks_off()
     fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2, columnspacing=1.2)
-    return show(fig, "Share of the requests that would fit without padding, against their length: each pair of pools reaches 100 % at the length that it is made for and falls away on both sides; one pool of blocks rises from 60 % for short requests to 95 % for long ones.")
+    return show(fig, "Share of the requests that would fit without padding, against their length: each pair of pools reaches 99 or 100 % at the length that it is made for and falls away from it; one pool of blocks rises from 58 % for short requests to 96 % for long ones, above the pairs wherever they are far from their length.")
 
 
 def staircase():
@@ -64,7 +64,7 @@ def staircase():
             ax.plot(states[0], ys[0], **{**style("key"), "linestyle": ""})
         name = f"{heads} heads" if heads == HEADS[0] else f"{heads}"
         top.annotate(name, (states[0], found[0]), xytext=(-3, 7), textcoords="offset points", ha="center" if heads == HEADS[0] else "right", fontsize=9)
-        low.annotate(f"{shares[0]:.0f} %", (states[0], shares[0]), xytext=(2, 7), textcoords="offset points", ha="center", fontsize=9)
+        low.annotate(f"{shares[0]:.0f} %", (states[0], shares[0]), xytext=(1, 7), textcoords="offset points", fontsize=9)
     top.set(xscale="log", yscale="log", ylabel="tokens of a block")
     top.set_yticks([128, 640, 1152, 4352], ["128", "640", "1152", "4352"])
     low.set(xscale="log", ylabel="padding, % of the state", xlabel="bytes of a state, of one layer and rank", ylim=(0, 112), xlim=(1e5, 6e6))
@@ -86,8 +86,16 @@ def toy():
 def layouts():
     """Two blocks of the small model in both layouts, with the page ids that the kernel of the first indexer uses."""
     groups = cache_groups(toy(), block_outermost=True)
-    board, x0, unit = Board(430, 286), 8, 2.85
+    board, x0, unit = Board(440, 290), 30, 2.62
     roles = {"a": "key", "i": "value", "s": "state"}
+
+    def unused(y, pool, owners):
+        # from the last byte of the group that owns a block to the block's end
+        for block, owner in enumerate(owners):
+            rest = pool.bytes_per_block - owner.page
+            board.box(x0 + unit * (pool.bytes_per_block * block + owner.page), y, unit * rest, 36, role="decay")
+        for block in range(len(owners) + 1):
+            board.box(x0 + unit * pool.bytes_per_block * block - 0.2, y - 6, 0.4, 48, role="decay")
 
     def draw(y, pool, layers, blocks=(0, 1)):
         for layer in layers:
@@ -109,13 +117,15 @@ def layouts():
     ids(71, outer, 0)
     board.text(x0, 98, "block-outermost, both blocks hold attention", anchor="start", bold=True)
     inner = make_layout(groups, 2, block_outermost=True)
+    unused(112, inner, (groups[0], groups[0]))
     draw(112, inner, groups[0].layers)
     ids(157, inner, inner.bytes_per_block // 3)
     board.text(x0, 184, "the same bytes, block 1 holds states", anchor="start", bold=True)
+    unused(198, inner, groups[:2])
     draw(198, inner, groups[0].layers, (0,))
     draw(198, inner, groups[1].layers, (1,))
     for block in (0, 1, 2):
         at = x0 + unit * inner.bytes_per_block * block
-        board.text(at, 246, f"byte {inner.bytes_per_block * block}", size=12, anchor=("start", "middle", "end")[block])
-    board.text(x0, 272, "below an index page: its ids for the kernel of i0", size=12, anchor="start")
-    return board.show("Two blocks of a small model. Layer-outermost, the pages of one indexer are numbered 0 to 5; block-outermost, 0 to 2 and 24 to 26, with padding at the end of each block; below, block 1 holds two states instead of attention, from the block's first byte.")
+        board.text(at, 250, f"byte {inner.bytes_per_block * block}", size=12)
+    board.text(x0, 276, "below a page of i0: its numbers, from i0's first byte", size=12, anchor="start")
+    return board.show("Two blocks of a small model. Layer-outermost, the pages of one indexer are numbered 0 to 5; block-outermost, 0 to 2 and 24 to 26, with unused bytes at the end of each block of 72; below, block 1 holds two states instead of attention, from the block's first byte.")

@@ -120,7 +120,10 @@ def kernel_block_table(table, block, kernel_block, stride=0):
     """
     pages, rest = divmod(block, kernel_block)
     if rest:
-        raise ValueError(f"a block of {block} tokens is not whole kernel blocks of {kernel_block}; choose a multiple")
+        raise ValueError(
+            f"a block of {block} tokens is not whole kernel blocks "
+            f"of {kernel_block}; choose a multiple"
+        )
     return [(stride or pages) * b + j for b in table for j in range(pages)]
 
 

@@ -17,29 +17,29 @@ def one_block():
     """Heads of a rank, drafts and the row of attention decide the block, and what each group leaves of it unused."""
     draw = """
       const p = data.plans[v.heads][v.row][v.drafts], heads = data.heads[v.heads], token = data.tokens[v.row];
-      const n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ","), x0 = 6, width = 418;
+      const n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ","), x0 = 6, width = 528;
       const px = (bytes) => width * bytes / p.size, pad = p.page - p.state;
       const names = { attention: ["MLA + indexer", "key"], ring: ["ring", "decay"], state: ["KDA", "state"] };
-      let svg = kit.text(x0, 12, `one block id, ${n(p.size)} bytes, as each group fills it`, { anchor: "start", size: 12 });
-      let y = 26;
+      let svg = kit.text(x0, 12, `one block id, ${n(p.size)} bytes, as each group fills it`, { anchor: "start", size: 15 });
+      let y = 30;
       for (const g of p.groups) {
         const [name, role] = names[g.kind];
         let at = 0;
-        svg += `<rect x="${x0}" y="${y}" width="${width}" height="16" style="fill:none;stroke:currentColor;stroke-opacity:.35"/>`;
+        svg += `<rect x="${x0}" y="${y}" width="${width}" height="18" style="fill:none;stroke:currentColor;stroke-opacity:.35"/>`;
         for (const [count, page, used] of g.pages) for (let i = 0; i < count; i++) {
           const r = page < p.page && g.kind === "attention" ? "value" : role, wide = px(page) > 4;
-          svg += `<rect x="${(x0 + px(at)).toFixed(1)}" y="${y}" width="${Math.max(px(used), 0.4).toFixed(2)}" height="16" ` +
+          svg += `<rect x="${(x0 + px(at)).toFixed(1)}" y="${y}" width="${Math.max(px(used), 0.4).toFixed(2)}" height="18" ` +
             `style="fill:${kit.color(r)};fill-opacity:.55;stroke:${wide ? "var(--kda-paper, #ffffff)" : "none"}"/>`;
           at += page;
         }
-        svg += kit.text(x0, y + 25, `${name}: ${g.pages.map((q) => q[0]).join(" + ")} pages, ${kit.fmt(100 * g.used / p.size, g.used < p.size / 100 ? 2 : 0)} % used`, { anchor: "start", size: 11 });
-        y += 37;
+        svg += kit.text(x0, y + 30, `${name}: ${g.pages.map((q) => q[0]).join(" + ")} pages, ${kit.fmt(100 * g.used / p.size, g.used < p.size / 100 ? 2 : 0)} % used`, { anchor: "start", size: 14 });
+        y += 44;
       }
       const dealt = p.groups.filter((g) => g.kind === "state").map((g) => g.pages[0][0]);
       const states = dealt.reduce((a, b) => a + b, 0);
-      const say = `${heads} heads a rank, ${v.drafts} drafts, ${n(token)} bytes a token: a state of ${n(p.state)} bytes needs a block of ${n(p.block)} tokens, ` +
-        `${n(p.page)} bytes; ${kit.fmt(100 * pad / p.state, 1)} % padding. ${states} states are dealt [${dealt.join(", ")}]: one state of the whole model takes ` +
-        `${dealt.length} ids and fills ${kit.fmt(100 * states * p.state / (dealt.length * p.size), 0)} % of them.`;
+      const say = `${heads} heads a rank, ${v.drafts} draft${v.drafts === 1 ? "" : "s"}, ${n(token)} bytes a token: a state of ${n(p.state)} bytes needs a block of ${n(p.block)} tokens, ` +
+        `${n(p.page)} bytes; ${kit.fmt(100 * pad / p.state, 1)} % padding. ${states} states are dealt [${dealt.join(", ")}]: a set of them takes ` +
+        `${dealt.length} id${dealt.length === 1 ? "" : "s"} and fills ${kit.fmt(100 * states * p.state / (dealt.length * p.size), 0)} % of them.`;
       return { svg, say };
     """
     plans = [[[_facts(tp, row, k) for k in DRAFTS] for row in ROWS] for tp in RANKS]
@@ -50,7 +50,7 @@ def one_block():
         Range("drafts", "drafted tokens a step", 0, DRAFTS[-1], 1, 0),
         Choice("row", "a token in one layer", ["512 bytes (fp8)", "1,024 bytes (bf16)", "1,152 bytes (64 more numbers)"], 1),
     ]
-    return Widget(Static("one-block", "What one block holds in each group", controls, data, draw, size=(430, 262)), live=_live)
+    return Widget(Static("one-block", "What one block holds in each group", controls, data, draw, size=(540, 298)), live=_live)
 
 
 def _plan(tp, row, num_spec):
