@@ -7,7 +7,11 @@ from kda_lab.serving.scheduler import hybrid
 
 
 def by_hand():
-    """Blocks of 16, no finer unit; three prompts of 100 tokens share the first 40: (chunk ends of the second, hit of the third)."""
+    """(chunk ends of the second prompt, hit of the third).
+
+    Blocks of 16, no finer unit; three prompts of 100 tokens share
+    the first 40.
+    """
     # <solution>
     # rows: 16 and 32 are full; the second stops at 32, at its last block boundary 96, and at its end
     return [32, 96, 100], 32
@@ -22,9 +26,11 @@ def check_by_hand(by_hand):
 
 
 def find_units(send, tokens):
-    """(tokens of a block, tokens of a hash) of a server that tells nothing but how many tokens of a prompt it had.
+    """(tokens of a block, tokens of a hash) of a server.
 
-    send(prompt) -> tokens that came from the cache   tokens: a common multiple of both, at most 2,000.   No eagle.
+    send(prompt) -> tokens that came from the cache, all that the
+    server tells.   tokens: a common multiple of both, at most 2,000.
+    No eagle.
     """
     # <solution>
     repeat = fresh(tokens, 1)
@@ -52,19 +58,23 @@ def check_find_units(find_units):
 
 
 def stale_after_drop():
-    """Prompts, to be served one after another with blocks of 16, of which the last reads another prompt's draft row although eagle drops."""
+    """Prompts, to be served one after another with blocks of 16.
+
+    The last one reads another prompt's draft row although eagle
+    drops.
+    """
     # <solution>
     first, second = [*range(32), *fresh(20)], [*range(32), *fresh(40, 2)]
-    # the second computes tokens 16 to 31 again: two blocks have one key, and a lookup takes the first prompt's
+    # the second computes tokens 0 to 31 again: two blocks have one key, and a lookup takes the first prompt's
     return first, second, [*second[:52], *fresh(9, 3)]
     # </solution>
 
 
 def check_stale_after_drop(stale_after_drop):
     prompts = stale_after_drop()
-    engine = Engine(hybrid(block=16, eagle=True, retention=None, budget=16))
+    engine = Engine(hybrid(block=16, eagle=True))
     serve(engine, *({str(i): list(prompt)} for i, prompt in enumerate(prompts)), outputs=1)
     assert not engine.violations, f"that would be a fault of the simulator: {engine.violations[0].line()}"
     stale = engine.worker.checks.stale_drafts
     last = str(len(prompts) - 1)
-    assert any(v.request == last for v in stale), f"no draft row is wrong; the hits are {engine.hits}: let a hit end behind a block that two prompts computed"
+    assert any(v.request == last for v in stale), f"no draft row is wrong; the hits are {engine.hits}: let a hit end after a block that two prompts computed"

@@ -44,7 +44,7 @@ def found(settings, *prompts, scheduler=Scheduler):
 
 
 def family(count, shared=1300, tokens=2000, first=1):
-    """Prompts that share their first tokens and nothing behind them.
+    """Prompts that share their first tokens and nothing after them.
 
     >>> [len(prompt) for prompt in family(2)], family(2)[0][:1300] == family(2)[1][:1300]
     ([2000, 2000], True)
@@ -74,27 +74,34 @@ def third_occurrence(requests=8):
 def finer_unit(unit=64):
     """What a repeat has to run again against its length, and what a third request hits against the length it shares."""
     fig, (top, low) = axes(2, 1, height=4.8)
+    near = low.inset_axes((0.08, 0.6, 0.3, 0.34))
     for h, role in ((640, "key"), (unit, "value")):
         settings, look = hybrid(unit=h), {**style(role), "marker": ""}
-        lengths = range(40, 2600, 20)
+        # a hit changes one token after a unit is full, and between two such lengths the curve is a straight line
+        lengths = sorted({n + more for n in range(0, 2600, unit) for more in (0, 1)} - {0})
         again = [n - found(settings, range(n), range(n))[1].hit for n in lengths]
-        top.plot(lengths, again, label=f"unit {h}", **look)
-        # below the end of the first prompt's own tail, nothing but whole blocks is keyed
-        shared = range(20, 2001, 20)
-        low.plot(shared, [found(settings, *family(3, s))[2].hit for s in shared], label=f"unit {h}", drawstyle="steps-post", **look)
+        # teeth of 64 tokens would look torn when dashed
+        top.plot(lengths, again, label=f"unit {h}", **look | {"linestyle": "-", "linewidth": 1.3})
+        # tokens beyond a shared unit change no hash: the steps lie at units
+        shared = [*range(0, 2000, unit), 2000]
+        hits = [found(settings, *family(3, s))[2].hit for s in shared]
+        for ax in (low, near):
+            ax.plot(shared, hits, drawstyle="steps-post", **look)
     top.axhline(unit, color=style("decay")["color"], linewidth=0.8, linestyle=":")
     top.set(xlabel="tokens of a prompt that is sent twice", ylabel="tokens that run again")
-    low.set(xlabel="first tokens that three prompts of 2,000 share", ylabel="hit of the third")
+    low.set(xlabel="first tokens that three prompts of 2,000 share", ylabel="hit of the third", xlim=(-40, 2040), ylim=(-60, 2100))
     low.set_xticks([0, 640, 1280, 1920])
     low.set_yticks([0, 640, 1280, 1920])
+    near.set(xlim=(1900, 2000), ylim=(1900, 2000), xticks=[1920, 1984], yticks=[1920, 1984])
+    near.tick_params(labelsize=8)
     top.legend(loc="upper left")
     return show(fig, f"Above: tokens that a repeated prompt runs again rise to 640 and fall back at each block with unit 640, and stay below {unit + 1} with unit {unit}. "
-                     "Below: the hit of a third request climbs in steps of 640 for both units; only behind 1,920 shared tokens the finer one reaches 1,984.")  # fmt: skip
+                     "Below: the hit of a third request climbs in steps of 640 for both units; only from 1,984 shared tokens the finer one reaches 1,984.")  # fmt: skip
 
 
 def draft_slots(block=4):
-    """Rows of a drafter in the first block of A, as B would read them, when the prompts part inside a block and at its end."""
-    board, x0, cell = Board(430, 236), 64, 46
+    """Rows of a drafter in the first block of A, and whether B would have made the same, when the prompts part inside a block and at its end."""
+    board, x0, cell = Board(440, 236), 70, 46
     for case, d in enumerate((block + 2, block)):
         y = 16 + 118 * case
         a, b = ([*range(d), *(f"{who}{i}" for i in range(d, 2 * block))] for who in ("a", "b"))
@@ -110,6 +117,6 @@ def draft_slots(block=4):
         for i in range(block):
             wrong = bool(rows[0][i] != rows[1][i])
             board.box(x0 + cell * i, y + 64, cell - 4, 28, role="error" if wrong else "key")
-            board.text(x0 + cell * (i + 0.5) - 2, y + 78, "wrong" if wrong else f"f(t_{i},t_{i + 1})", size=11, role="error" if wrong else "")
-        board.text(x0 + cell * block + 6, y + 78, "hit of B without a drop", size=12, anchor="start")
+            board.text(x0 + cell * (i + 0.5) - 2, y + 78, f"f(x_{i},{'t' if i + 1 < d else 'a'}_{i + 1})", size=11, role="error" if wrong else "")
+        board.text(x0 + cell * block + 6, y + 78, "B's hit, nothing dropped", size=12, anchor="start")
     return board.show("Two cases of prompts A and B with blocks of four tokens. When they share six tokens, all four drafter rows of the first block serve B; when they share four, the last row was made from A's fifth token and is wrong for B.")

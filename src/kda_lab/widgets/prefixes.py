@@ -32,15 +32,16 @@ def hit_lengths():
     """What the second and the third request of a family find, against the length that they share."""
     draw = """
       const h = data.units[v.unit], run = data.runs[v.unit][v.eagle][v.flag][v.states], k = Math.floor(v.shared / h), [b, c] = run[k];
-      const x0 = 76, x1 = 420, px = (t) => x0 + (x1 - x0) * t / data.tokens, n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ",");
-      let svg = "";
+      const x0 = 76, x1 = 384, px = (t) => x0 + (x1 - x0) * t / data.tokens, n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ",");
+      let svg = kit.line(298, 12, 318, 12, { role: "error", width: 1.2, dash: "3 3" }) + kit.text(324, 12, "the prompts part", { anchor: "start", size: 11 });
       // a request: what each group has, and what both have
       [["second request", b, 6], ["third request", c, 82]].forEach(([name, r, y]) => {
         svg += kit.text(4, y + 6, name, { anchor: "start", size: 12 });
         [["rows", r[0], "key"], ["states", r[1], "state"], ["hit", r[2], "value"]].forEach(([label, length, role], i) => {
           const at = y + 16 + 18 * i;
           svg += kit.text(x0 - 6, at + 6, label, { anchor: "end", size: 12, role }) + kit.bar(x0, at, px(length) - x0, 12, { role, opacity: i === 2 ? 0.8 : 0.35 });
-          svg += kit.text(px(length) + (length ? -5 : 5), at + 6, n(length), { anchor: length ? "end" : "start", size: 11 });
+          // in a column of their own, where no line crosses them
+          svg += kit.text(426, at + 6, n(length), { anchor: "end", size: 12 });
         });
         svg += kit.line(px(v.shared), y + 12, px(v.shared), y + 68, { role: "error", width: 1.2, dash: "3 3" });
       });
@@ -51,13 +52,15 @@ def hit_lengths():
         svg += kit.text(px(t), y0 + 12, n(t), { size: 11 }) + kit.text(x0 - 6, py(t), n(t), { size: 11, anchor: "end" });
         svg += kit.line(x0, py(t), x1, py(t), { width: 0.3 });
       }
-      svg += kit.text((x0 + x1) / 2, y0 + 28, "shared tokens", { size: 12 }) + kit.text(4, y1 - 10, "hit", { size: 12, anchor: "start" });
+      svg += kit.text((x0 + x1) / 2, y0 + 28, "shared tokens", { size: 12 }) + kit.text(x0 - 6, y1 - 12, "hit", { size: 12, anchor: "end" });
       [[1, "value", 2.4, ""], [0, "decay", 1.8, "5 4"]].forEach(([i, role, width, dash]) => {
         const points = [];
         run.forEach((r, j) => { for (const t of [j * h, Math.min((j + 1) * h, data.tokens)]) points.push([px(t).toFixed(1), py(r[i][2]).toFixed(1)]); });
         svg += kit.path(points, { role, width, dash });
         svg += kit.dot(px(v.shared), py(run[k][i][2]), { role });
-        svg += kit.line(x0 + 10, y1 + 4 + 16 * i, x0 + 34, y1 + 4 + 16 * i, { role, width, dash }) + kit.text(x0 + 40, y1 + 4 + 16 * i, i ? "third" : "second", { size: 11, anchor: "start" });
+        // above the plot
+        const at = x0 + 90 * (1 - i);
+        svg += kit.line(at, y1 - 12, at + 24, y1 - 12, { role, width, dash }) + kit.text(at + 30, y1 - 12, i ? "third" : "second", { size: 11, anchor: "start" });
       });
       const drop = !v.eagle || !c[3] ? "" : c[3] === v.shared ? " The block or unit that eagle drops here ends with a draft row that saw another token: the drop is needed."
         : " What eagle drops here would have been right.";
