@@ -29,7 +29,7 @@ def check_by_hand(by_hand):
 
 
 def undo(tokens, context, block, groups, most=12):
-    """(ids in the pool, states that each group holds) of a server.
+    """(ids in the pool, fewest states that each group can hold).
 
     tokens: what it printed as the size of its cache   context: of a request
     block: tokens   groups: of states, beside one of rows   most: to try
@@ -57,10 +57,13 @@ def check_undo(undo):
 
 
 def counted_from_0(config):
-    """A Kimi config as one reads it who takes entry i for layer i from 0.
+    """A copy of a Kimi config, its lists read as if numbered from 0.
 
-    A layer that is not named as attention is KDA. Return a changed copy;
-    the config itself stays as it is.
+    In ``linear_attn_config``, entry i of ``full_attn_layers`` is taken
+    for layer i of 0, 1, ...; an entry beyond the last layer is dropped.
+    All other layers become KDA. Both returned lists are numbered from 0,
+    as GLM has them. In K3 all this lies inside ``text_config``. The
+    config itself stays as it is.
     """
     # <solution>
     inner = "text_config" if "text_config" in config else None
@@ -81,7 +84,8 @@ def check_counted_from_0(counted_from_0):
         assert config == load(name), "the config itself was changed: copy what you change"
         kinds = read(wrong).kinds()
         assert kinds == want, f"{name}: read so it has {want}, not {kinds}: its last layer of attention is beyond the end"
-        right, other = plan(config), plan(wrong)
+        right, other = (plan(c, memory=60 * GIB, context=2**17) for c in (config, wrong))
         assert growth(other) < growth(right), "one layer of attention less keeps fewer bytes a token"
-        # nothing in the first lines of the log shows it
+        assert (other.concurrency > right.concurrency) == (name != "kimi-k3"), "Kimi Linear seems to hold more requests, K3 fewer"
+        # neither the line of the block nor that of padding shows it
         assert (other.block_size, other.padding_fraction) == (right.block_size, right.padding_fraction)

@@ -46,7 +46,7 @@ def requests(p, context):
 def promises():
     """GLM on 1 to 32 ranks: requests if all its bytes were divided by the ranks, and those of the plan."""
     plans = [plan("glm-5.3-flash", tp=tp, memory=BUDGET) for tp in RANKS]
-    fig, panels = axes(1, 2, height=2.9, sharex=True)
+    fig, panels = axes(1, 2, width=5.0, height=2.9, sharex=True)
     for ax, context in zip(panels, (2**17, 2**13), strict=True):
         whole = context * growth(plans[0]) + states(plans[0])
         promised = [tp * BUDGET / whole for tp in RANKS]
@@ -77,7 +77,7 @@ CURVES = (
 
 def concurrency():
     """Requests that fit against their length, for attention alone and for hybrids, on eight ranks."""
-    fig, ax = axes(height=3.7)
+    fig, ax = axes(width=4.8, height=4.0)
     for name, label, role in CURVES:
         p = plan(name, tp=8, memory=BUDGET)
         top = min(2**20, p.context)
