@@ -5,7 +5,7 @@ True
 """
 
 from kda_lab.equations import (
-    affine, backward, batched, capacity, chunk, chunk_steps, costs, decays, delta, dplr, features, gates, gauge, inverse, kda, learning, linear, position, proximal, relatives,
+    affine, backward, batched, capacity, chunk, chunk_steps, costs, decays, delta, dplr, features, fused_chunk, gates, gauge, inverse, kda, learning, linear, position, proximal, relatives,
     replay, rollback, scan, sizes, softmax, spectrum, stability,
 )  # fmt: skip
 from kda_lab.proof import display, registry
@@ -13,7 +13,7 @@ from kda_lab.proof import display, registry
 # in the order of the book
 PARTS = (
     softmax, linear, features, delta, spectrum, relatives, kda, sizes, gates, dplr, learning, proximal, position, capacity, affine, decays, inverse, batched, stability, chunk, chunk_steps,
-    scan, gauge, backward, costs, rollback, replay,
+    scan, gauge, fused_chunk, backward, costs, rollback, replay,
 )  # fmt: skip
 EQUATIONS = [equation for part in PARTS for equation in part.EQUATIONS]
 _BY_SLUG = {e.slug: e for e in EQUATIONS}

@@ -233,7 +233,7 @@ def numeric(equation, sizes, check):
 EQUATIONS = [
     numeric(
         polynomial(
-            "additive-interference", "Adding n values under independent keys with E[k k^T] = I / K gives each answer the expected error (n - 1) / K.", SCHLAG,
+            "additive-interference", "Adding n unrelated values under independent unit keys with E[k k^T] = I / K gives each answer the expected error (n - 1) / K.", SCHLAG,
             shapes="k:K v:V S:V,K", claim=claim_additive, subject=capacity.additive_error, ring=[{"K": 2, "V": 1}, {"K": 3, "V": 1}],
             mutants=[
                 Mutant("n / K", lambda n, K: Fraction(n, K)),
@@ -253,7 +253,7 @@ EQUATIONS = [
         ),
     ),
     Equation(
-        "delta-retention", "After m further writes under independent keys with E[k k^T] = I / K, a key reads on average (alpha (1 - beta / K))^m of what it read.",
+        "delta-retention", "After m more writes with fixed alpha, beta under independent keys with E[k k^T] = I / K, any key reads on average (alpha (1 - beta / K))^m of what it read.",
         FOLLOWS, "proved", Check("fractions", "K = 2, 3, 4; up to 3 later keys", prove_retention), Check("float64", "8,000 draws", check_retention), capacity.retained,
         (
             wrong(capacity.retained, "the gate forgotten", ("Fraction(1, K) * beta", "Fraction(1, K)")),
@@ -272,7 +272,7 @@ EQUATIONS = [
         ],
     ),
     Equation(
-        "delta-error", "After one pass of the delta rule a pair with m later ones has an expected error of 2 - 2 (1 - 1/K)^m, or less if few came before it.",
+        "delta-error", "One pass of the delta rule, beta = 1, over random unit keys and unrelated values: a pair with m later ones has an expected error of 2 - 2 (1 - 1/K)^m, or less if few came before it.",
         "follows from delta-energy and delta-retention", "checked", Check("float64", "K = 8, n = 10, 24; 2,000 draws", check_one_pass), None, one_pass_error,
         (
             Mutant("one, not two", lambda i, n, K: tuple(x / 2 for x in one_pass_error(i, n, K))),
@@ -281,7 +281,7 @@ EQUATIONS = [
         ),
     ),
     Equation(
-        "capacity-floor", "For values that are independent of the keys, no state of K key dims has a mean error below 1 - K / n over n pairs.", GAUSS, "proved",
+        "capacity-floor", "Over n pairs with values of mean zero and mean square one, unrelated to the keys and each other, the least mean error of a state is on average 1 - K / n.", GAUSS, "proved",
         Check("fractions", "n = 2 to 5, K = 1 to 3, all signs", prove_floor), Check("float64", "n, K = 24, 8; 40, 16; 60 draws", check_floor), capacity.floor,
         (
             wrong(capacity.floor, "one dim more", ("Fraction(K, n)", "Fraction(K + 1, n)")),
