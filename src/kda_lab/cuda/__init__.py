@@ -6,4 +6,10 @@ chunk.py      the launch
 emulate.py    the kernel's roundings in plain torch
 on_cpu/       the same source run by a C++ compiler, without a GPU
 acceptance.py does it compute the rules, on this GPU, and how fast?
+
+kda_decode.cu  one decoding step in one kernel, on prefetch.cuh and ptx.cuh
+decode.py, decode_acceptance.py  its launch; does it compute the step, and how fast?
+
+kda_chunk_hopper.cu  one kernel for Hopper, 16 tokens a step, on hopper*.cuh; kda_pairs_hopper.cu takes two blocks a step
+hopper.py, hopper_acceptance.py  their launch and checks; nothing calls them yet
 """

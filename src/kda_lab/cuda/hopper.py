@@ -1,0 +1,405 @@
+"""Launch the Hopper kernels: tensors in, (o, final state) out, on torch's current stream, in one kernel.
+
+kda_chunk_hopper.cu takes 16 tokens a step, kda_pairs_hopper.cu two such blocks; benchmarks/NOTES.md has their times.
+
+Arguments are those of `kda_lab.ops`, which validates them. `unsupported` says in a sentence what this kernel leaves to
+`chunk.kda_chunk_forward`. Nothing here waits for the GPU, and a call can be captured in a CUDA graph once its variant has
+been compiled. CPU tensors run the same source through `on_cpu`: slow, for checks.
+"""
+
+import ctypes
+import functools
+import math
+from typing import NamedTuple
+
+import torch
+
+from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda import on_cpu
+
+C = 16
+SLOTS = 8  # of the rings in hopper_pairs/layout.cuh
+GATES = {"given": 1, "bounded": 2, "softplus": 3}
+TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
+RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
+SHARED_LIMIT = 227 * 1024
+MAP_BYTES = 128
+
+
+def whole_lines(size):
+    """Rounded up to lines of 1,024 bytes, where swizzled tiles begin."""
+    return -(-size // 1024) * 1024
+
+
+class Args(ctypes.Structure):
+    """struct Args of the source, field by field."""
+
+    _fields_ = [
+        *((name, ctypes.c_ubyte * MAP_BYTES) for name in ("q", "k", "g", "v", "o")),
+        ("beta", ctypes.c_void_p),
+        *((name, ctypes.c_longlong) for name in ("beta_batch", "beta_token", "beta_head")),
+        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "cu_seqlens", "out")),
+        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group")),
+        ("scale", ctypes.c_float),
+        ("lower_bound", ctypes.c_float),
+        ("increments", ctypes.c_longlong),
+    ]
+
+
+class Map(ctypes.Structure):
+    """What on_cpu/hopper.cuh reads in place of the driver's tensor map."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_longlong) for name in ("bytes", "width", "rows", "slices")),
+        ("size", ctypes.c_longlong * 5),
+        ("stride", ctypes.c_longlong * 4),
+    ]
+
+
+class Variant(NamedTuple):
+    """What the compiler has to know.
+
+    ctas: thread blocks a head, 1 or 2   stages: factors that may wait, 0 for what fits   pairs: two blocks of tokens a step.
+    """
+
+    key: int = 128
+    value: int = 128
+    gates: torch.dtype = torch.bfloat16
+    betas: torch.dtype = torch.bfloat16
+    gate: str = "bounded"
+    unbounded: bool = False
+    l2norm: bool = True
+    beta_sigmoid: bool = True
+    ctas: int = 1
+    stages: int = 0
+    pairs: bool = False
+
+    def name(self):
+        """Of the kernel; its source has the same."""
+        return "kda_pairs_hopper" if self.pairs else "kda_chunk_hopper"
+
+    def source(self):
+        """The file that defines the kernel."""
+        return f"{self.name()}.cu"
+
+    def state_groups(self):
+        """Warpgroups that hold 64 rows of S each."""
+        return 1 if self.ctas == 2 else self.value // 64
+
+    def threads(self):
+        """Of one thread block."""
+        return 128 * (self.state_groups() + 2)
+
+    def sizes(self):
+        """Bytes of a stage with its mbarriers and of all the rest, as hopper_layout.cuh and hopper_pairs/layout.cuh count."""
+        groups, vector = self.state_groups(), 4 * self.key
+        if self.pairs:
+            keys = self.key // 64 * 4096
+            stage = whole_lines(3 * keys + 4 * 1024 + 2 * vector) + groups * 4096
+            tiles = 2 * keys + 2 * C * self.key * self.gates.itemsize + (3 * keys if self.ctas == 2 else 0)
+            own = 2 * 1024 + 2 * 1280 + 2 * 256 + 512 + 1024 + (5 + (2 + C if self.unbounded else 0)) * vector
+            return stage + 8, 2 * (tiles + own) + groups * self.ctas * 4096 + SLOTS * (vector + 8 + 8) + 16 + 16
+        keys = self.key // 64 * 2048
+        stage = whole_lines(3 * keys + 1024 + (3 * vector + 16 if self.unbounded else 2 * vector)) + groups * 2048
+        inputs = 2 * (2 * keys + C * self.key * self.gates.itemsize)
+        own = whole_lines(2 * keys + 2 * 1024 + 32 * 80 + 256 + (C * vector if self.unbounded else 0))
+        at_once = 2 if self.ctas == 1 and not self.unbounded else 1
+        return stage + 24, 2 * (inputs + at_once * own) + groups * 3 * 2048 + 32 + 16 + 1024
+
+    def stage_count(self):
+        """How many stages of factors: as many as fit, up to a number beyond which nothing is gained."""
+        stage, rest = self.sizes()
+        most = (3 if self.ctas == 2 else 5) if self.pairs else (8 if self.ctas == 2 else 6)
+        return self.stages or min(most, (SHARED_LIMIT - rest) // stage)
+
+    def shared_bytes(self):
+        """Dynamic shared memory of a thread block."""
+        stage, rest = self.sizes()
+        return self.stage_count() * stage + rest
+
+    def constants(self):
+        """The -D pairs, sizes included."""
+        return (
+            ("KEY", self.key),
+            ("VALUE", self.value),
+            ("GATE", GATES[self.gate]),
+            ("GATE_IN", TYPES[self.gates]),
+            ("BETA_IN", TYPES[self.betas]),
+            ("UNBOUNDED", int(self.unbounded)),
+            ("L2NORM", int(self.l2norm)),
+            ("BETA_SIGMOID", int(self.beta_sigmoid)),
+            ("CTAS", self.ctas),
+            ("STAGES", self.stage_count()),
+            ("ARGS_BYTES", ctypes.sizeof(Args)),
+            ("SHARED_BYTES", self.shared_bytes()),
+        )
+
+
+# one of each kind that differs in code, for the resource table and the compile test
+VARIANTS = {
+    "raw bounded gate": Variant(),
+    "raw bounded gate, 2 blocks a head": Variant(ctas=2),
+    "raw softplus gate": Variant(gate="softplus", unbounded=True),
+    "raw softplus gate, 2 blocks a head": Variant(gate="softplus", unbounded=True, ctas=2),
+    "given gate fp32": Variant(gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, beta_sigmoid=False),
+    "given gate fp32, 2 blocks a head": Variant(
+        gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, l2norm=False, beta_sigmoid=False, ctas=2
+    ),
+    "K=64 V=64": Variant(key=64, value=64),
+    "K=64 V=128": Variant(key=64),
+    "K=128 V=64, given gate": Variant(value=64, gate="given", gates=torch.float32, unbounded=True),
+    "raw bounded fp32 gate": Variant(gates=torch.float32),
+    "pairs, raw bounded gate": Variant(pairs=True),
+    "pairs, raw bounded gate, 2 blocks a head": Variant(pairs=True, ctas=2),
+    "pairs, raw softplus gate": Variant(pairs=True, gate="softplus", unbounded=True),
+}
+
+
+@functools.cache
+def kernel(variant, device):
+    """The kernel of a variant for GPU number `device`, or for the CPU if None."""
+    if device is None:
+        return on_cpu.Kernel(variant.source(), variant.constants(), (variant.name(),), variant.name())
+    return cuda_compile.Kernel(cuda_compile.build(variant.source(), variant.constants()), variant.name(), variant.shared_bytes())
+
+
+def misfit(name, x):
+    """Why the copy engine cannot read a [B, T, H, D] tensor, as a sentence, or None."""
+    if x.stride(3) != 1 and x.shape[3] > 1:
+        return f"the copy engine reads dense channels, and those of {name} have stride {x.stride(3)}"
+    strides = [s * x.itemsize for s, n in zip(x.stride()[:3], x.shape[:3]) if n > 1]
+    if x.data_ptr() % 16 or any(s % 16 or not 0 < s < 2**40 for s in strides):
+        return f"the copy engine reads rows that start at multiples of 16 bytes, and those of {name} do not"
+    return None
+
+
+def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=None, dt_bias=None, **_):
+    """Why this kernel cannot answer a call of `kda_chunk_forward`, as a sentence, or None if it can.
+
+    >>> x = torch.zeros(1, 4, 2, 32, dtype=torch.bfloat16)
+    >>> unsupported(x, x, x, x, x[..., 0])
+    'the Hopper kernel takes K and V of 64 or 128, got K=32 and V=32'
+    """
+    K, V = k.shape[-1], v.shape[-1]
+    if K not in (64, 128) or V not in (64, 128):
+        return f"the Hopper kernel takes K and V of 64 or 128, got K={K} and V={V}"
+    if any(x.dtype != torch.bfloat16 for x in (q, k, v)) or exact:
+        return f"the Hopper kernel takes q, k, v in bfloat16 and multiplies in bfloat16, got {q.dtype}, {k.dtype}, {v.dtype}"
+    if not erase or gate == "none" or g is None or g.ndim != 4 or beta is None:
+        return "the Hopper kernel takes the delta rule with beta and a gate for each channel"
+    if dt_bias is not None and dt_bias.numel() != g.shape[2] * K:
+        return f"the Hopper kernel takes a dt_bias for each head and channel, got {tuple(dt_bias.shape)}"
+    if v.is_cuda and torch.cuda.get_device_capability(v.device)[0] != 9:
+        return "the Hopper kernel needs a GPU of compute capability 9.0"
+    g = g if g.dtype in TYPES else g.float()
+    return next((m for m in map(misfit, ("q", "k", "v", "g"), (q, k, v, g)) if m), None)
+
+
+def tensor_map(x, slices, rows):
+    """How the copy engine sees [B, T, H, D]: 128 bytes.
+
+    Boxes of `rows` tokens x `slices` x 64 channels, swizzled; fp32 rows whole and plain.
+    """
+    B, T, H, D = x.shape
+    swizzled = x.dtype == torch.bfloat16
+    width = 64 if swizzled else D
+    # a stride along an extent of one is never used, and may be anything in torch
+    batch, token, head = (s * x.itemsize if n > 1 else D * x.itemsize for s, n in zip(x.stride()[:3], (B, T, H)))
+    size, stride = (width, T, D // width, H, B), (token, width * x.itemsize, head, batch)
+    if not x.is_cuda:
+        plain = Map(x.data_ptr(), x.itemsize, width, rows, slices, size, stride)
+        return bytes(plain).ljust(MAP_BYTES, b"\0")
+    from cuda.bindings import driver
+
+    encoded = cuda_compile.check(
+        driver.cuTensorMapEncodeTiled(
+            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+            if swizzled
+            else driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            5,
+            x.data_ptr(),
+            [driver.cuuint64_t(n) for n in size],
+            [driver.cuuint64_t(n) for n in stride],
+            [driver.cuuint32_t(n) for n in (width, rows, slices, 1, 1)],
+            [driver.cuuint32_t(1)] * 5,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
+            if swizzled
+            else driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+    )
+    return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+
+
+@functools.cache
+def multiprocessors(device):
+    """Of GPU number `device`; of an H200 for the CPU."""
+    return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def variant(
+    q,
+    k,
+    v,
+    g,
+    beta,
+    *,
+    l2norm=False,
+    beta_sigmoid=False,
+    gate="given",
+    lower_bound=None,
+    heads=None,
+    ctas=None,
+    pairs=False,
+    **_,
+):
+    """What a call compiles. heads: heads of all sequences; two thread blocks a head while every one has a multiprocessor."""
+    K, V = k.shape[-1], v.shape[-1]
+    if ctas is None:
+        heads = heads or v.shape[0] * v.shape[2]
+        ctas = 2 if V == 128 and 2 * heads <= multiprocessors(v.device.index if v.is_cuda else None) else 1
+    unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
+    g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
+    return Variant(K, V, g.dtype, beta.dtype, gate, unbounded, l2norm, beta_sigmoid, ctas, pairs=pairs)
+
+
+def launch(
+    kind,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    o,
+    *,
+    N,
+    cu_seqlens,
+    initial_state,
+    final_state,
+    scale,
+    lower_bound,
+    A_log,
+    dt_bias,
+    transitions=False,
+):
+    """One launch of a compiled variant on N sequences; o, initial_state, final_state may be None.
+
+    transitions: final_state has room for 2N sequences, and the second half becomes the transitions of the first.
+    """
+    (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
+    # the sources align their arguments to 64 bytes
+    memory = ctypes.create_string_buffer(ctypes.sizeof(Args) + 64)
+    args = Args.from_buffer(memory, -ctypes.addressof(memory) % 64)
+    rows, keys, values = 2 * C if kind.pairs else C, K // 64, kind.state_groups()
+    gates = keys if g.dtype == torch.bfloat16 else 1
+    seen = (("q", q, keys), ("k", k, keys), ("g", g, gates), ("v", v, values), ("o", v if o is None else o, 1))
+    for name, x, slices in seen:
+        setattr(args, name, (ctypes.c_ubyte * MAP_BYTES).from_buffer_copy(tensor_map(x, slices, rows)))
+    args.beta_batch, args.beta_token, args.beta_head = beta.stride()
+    args.sequences, args.increments = 2 * N if transitions else N, N
+    args.tokens, args.heads, args.group = T, HV, HV // H
+    args.scale, args.lower_bound = K**-0.5 if scale is None else scale, lower_bound or 0.0
+    states = dict(initial_state=initial_state, final_state=final_state)
+    for name, x in dict(states, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o).items():
+        setattr(args, name, None if x is None else x.data_ptr())
+    heads = args.sequences * HV
+    if not v.is_cuda:
+        kernel(kind, None).launch(heads, kind.ctas * kind.threads(), args)
+        return
+    with torch.cuda.device(v.device):
+        stream = cuda_compile.current_stream(v.device)
+        kernel(kind, v.device.index).launch(heads * kind.ctas, kind.threads(), args, stream)
+
+
+def cut(cu_seqlens, segments):
+    """Bounds of the segments of each sequence, whole blocks of tokens but the last: [N + 1] -> [N segments + 1].
+
+    >>> cut(torch.tensor([0, 40, 40, 100]), 2).tolist()
+    [0, 32, 40, 40, 40, 72, 100]
+    """
+    lengths = cu_seqlens.diff()[:, None]
+    size = (lengths + C * segments - 1) // (C * segments) * C
+    starts = cu_seqlens[:-1, None] + torch.minimum(torch.arange(segments, device=cu_seqlens.device) * size, lengths)
+    return torch.cat([starts.flatten(), cu_seqlens[-1:]])
+
+
+def kda_hopper_forward(
+    q,
+    k,
+    v,
+    g,
+    beta,
+    *,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    l2norm=False,
+    beta_sigmoid=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    gate="given",
+    ctas=None,
+    stages=0,
+    pairs=False,
+    segments=1,
+    **_,
+):
+    """The chunk form on a Hopper GPU -> o [B, T, HV, V] in bf16, final state [N, HV, V, K] in fp32 or None.
+
+    q, k: [B, T, H, K]   v: [B, T, HV, V]   g: [B, T, HV, K]   beta: [B, T, HV]; q, k, v bf16, K and V 64 or 128.
+    gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
+    ctas: thread blocks a head, None for what fills the GPU better.   stages, pairs: of `Variant`, for measurements.
+    segments: parts of a sequence that run side by side, for few heads (B = 1, V >= K): a first launch makes their
+    increments and transitions, a scan of these their initial states, a second launch the outputs.
+    Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk, with pairs chunk-pair.
+    """
+    if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
+        raise ValueError(f"{reason}; use kda_chunk_forward")
+    (B, T, _, K), (HV, V) = k.shape, v.shape[2:]
+    if segments > 1 and (B > 1 or V < K or pairs):
+        raise ValueError(
+            f"segments need one batch row, V >= K and blocks, got B={B}, K={K}, V={V}, pairs={pairs}; pass segments=1"
+        )
+    g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
+    A_log, dt_bias, initial_state = (
+        None if x is None else x.float().contiguous() for x in (A_log, dt_bias, initial_state)
+    )
+    cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
+    N = B if cu_seqlens is None else cu_seqlens.numel() - 1
+    # rows at and after cu_seqlens[-1] belong to no sequence and are zero; kda_chunk_hopper.cu sees to that itself
+    o = (torch.zeros if pairs else torch.empty)((B, T, HV, V), dtype=v.dtype, device=v.device)
+
+    def states(n):
+        return torch.empty((n, HV, V, K), device=v.device)
+
+    if not T:
+        S = initial_state.clone() if initial_state is not None else torch.zeros(N, HV, V, K, device=v.device)
+        return o, S if output_final_state else None
+
+    def run(N, *, transitions=False, **where):
+        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound, ctas=ctas, pairs=pairs)
+        kind = variant(q, k, v, g, beta, heads=N * HV * (2 if transitions else 1), **options)._replace(stages=stages)
+        gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
+        launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
+
+    if segments == 1:
+        final_state = states(N) if output_final_state else None
+        run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state)
+        return o, final_state
+    whole = torch.arange(0, T + 1, T, device=v.device) if cu_seqlens is None else cu_seqlens
+    bounds, parts = cut(whole, segments), N * segments
+    ends = states(2 * parts)
+    run(parts, o=None, cu_seqlens=bounds, initial_state=None, final_state=ends, transitions=True)
+    increments, transitions = ends.view(2, N, segments, HV, V, K)
+    entries = states(parts).view(N, segments, HV, V, K)
+    entries[:, 0] = 0 if initial_state is None else initial_state
+    for i in range(segments - 1):
+        entries[:, i + 1] = entries[:, i] @ transitions[:, i, :, :K] + increments[:, i]
+    final = states(parts) if output_final_state else None
+    run(parts, o=o, cu_seqlens=bounds, initial_state=entries.flatten(0, 1), final_state=final)
+    return o, final.view(N, segments, HV, V, K)[:, -1].contiguous() if output_final_state else None
