@@ -37,7 +37,7 @@ page: $(READY) ## build one page in seconds: make page P=book/deltanet
 	@echo "_build/page/$(P:.md=).html"
 
 test: $(READY) ## run all tests: library, doctests of library and chapters, exercises, toolchain
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 verify: $(READY) ## prove and check every equation, and reject every mutant
 	$(BIN)/kda-lab verify
