@@ -14,15 +14,19 @@ from kda_lab.serving.scheduler import hybrid
 
 
 def by_hand():
-    """Blocks of 512 tokens, a prompt of 1,300, dense retention; what a later request hits that shares 1,100 or 600 tokens.
+    """Chunk ends and hits: blocks of 512, a prompt of 1,300.
 
-    Returns the chunk ends with budget for everything, those with 600 tokens a step, and the hits (shares 1,100 and 600)
-    after the first way and after the second: four answers, the last two pairs.
+    Retention is dense. Returns four answers: the chunk ends with
+    budget for everything, those with 600 tokens a step, and two
+    pairs, the hits of later requests that share 1,100 and 600
+    tokens, after the first way and after the second.
     """
     # <solution>
-    ample = [1024, 1300]  # 1024 is the last multiple of 512 that leaves a token to run
-    small = [512, 1024, 1300]  # 600 is cut down to 512
-    # attention has 1024 and 512 of them; a state at 512 exists only the second way
+    # 1024: the last multiple of 512 that leaves a token to run
+    ample = [1024, 1300]
+    # 600 is cut down to 512
+    small = [512, 1024, 1300]
+    # rows reach to 1024 and 512; S@512 exists the second way only
     return ample, small, (1024, 0), (1024, 512)
     # </solution>
 
@@ -40,10 +44,13 @@ def check_by_hand(by_hand):
 
 
 def joint(rows, states, limit):
-    """The longest hit of at most ``limit`` tokens without any loop to a fixed point; 0 if there is none.
+    """The longest hit of at most ``limit`` tokens, 0 if none.
 
-    rows: tokens that attention holds from the start, in full blocks and all multiples of the block below   states: for
-    each group of states the set of positions that it has, all multiples of the block.
+    rows: tokens, counted from the start, whose rows attention
+      holds, a multiple of the block; every smaller multiple of
+      the block is a hit for attention too
+    states: one set for each group of states, one group or more;
+      the positions that have a state, all multiples of the block
     """
     # <solution>
     common = set.intersection(*map(set, states))
@@ -68,21 +75,30 @@ def check_joint(joint):
 
 
 def place(weights, count):
-    """Where to keep ``count`` states, as a sorted list of block numbers above 0, so that the most blocks are reused on average.
+    """Where to keep at most ``count`` states to reuse most.
 
-    weights[d]: the chance that a later request shares exactly d blocks, d = 0..len(weights) - 1; it reuses the blocks
-    up to the last kept state that is not above d.   Must be fast for 40 blocks and 8 states.
+    weights[d]: the chance that a later request shares exactly d
+      blocks, d = 0..len(weights) - 1; it reuses the blocks up to
+      the last kept state that is not above d
+    Returns a sorted list of block numbers above 0. Any choice
+    that reuses the most blocks on average passes. Must be fast
+    for 40 blocks and 8 states.
     """
     # <solution>
     n = len(weights)
     tail = [sum(weights[p:]) for p in range(n)]
-    # best[p]: what states from p on gain, and where they are, if the first of them is at p
+    # best[p]: what states from p on gain, and where they are,
+    # if the first of them is at p
     best = {p: (p * tail[p], [p]) for p in range(1, n)}
     for _ in range(min(count, n - 1) - 1):
-        best = {
-            p: max((best[q][0] + p * (tail[p] - tail[q]), [p, *best[q][1]]) for q in range(p + 1, n) if q in best)
-            for p in range(1, max(best))
-        }
+        more = {}
+        for p in range(1, max(best)):
+            more[p] = max(
+                (gain + p * (tail[p] - tail[q]), [p, *kept])
+                for q, (gain, kept) in best.items()
+                if q > p
+            )
+        best = more
     return max(best.values())[1]
     # </solution>
 
@@ -94,29 +110,40 @@ def reused(weights, kept):
 
 def check_place(place):
     rng = np.random.default_rng(1)
-    for n, count in ((5, 1), (8, 2), (10, 3)):
-        weights = rng.dirichlet(np.full(n, 0.5)).tolist()
+    # equal chances: adding the best state one by one ends elsewhere
+    for n, count, equal in ((5, 1, False), (8, 2, False), (9, 2, True), (10, 3, False)):
+        weights = [1 / n] * n if equal else rng.dirichlet(np.full(n, 0.5)).tolist()
         got = place(weights, count)
-        fits = got == sorted(set(got)) and len(got) == count and got[0] > 0
-        assert fits, f"{count} different block numbers above 0 were asked for, in order; got {got}"
+        fits = list(got) == sorted(set(got)) and len(got) <= count and all(0 < p < n for p in got)
+        assert fits, f"at most {count} different block numbers from 1 to {n - 1} were asked for, in order; got {got}"
         most = max(reused(weights, kept) for kept in itertools.combinations(range(1, n), count))
         mean, given = reused(weights, got), [round(w, 3) for w in weights]
         assert mean > most - 1e-9, f"states at {got} reuse {mean:.3f} blocks on average, and {most:.3f} are possible: {given}"
-    assert len(place((np.ones(40) / 40).tolist(), 8)) == 8
+    even = (np.ones(40) / 40).tolist()
+    mean, most = reused(even, place(even, 8)), reused(even, range(5, 40, 5))
+    assert mean > most, f"for 40 blocks, all alike, a state every 5 blocks reuses {most:.3f}, and yours {mean:.3f}"
 
 
 def reveal(make):
-    """Traffic that shows a kernel which counts the exported state from the beginning of the batch; returns the engine.
+    """Traffic that shows the fault in an output; the engine.
 
-    make(settings) gives an engine, which the fault may be in. Use ``engine.add(name, prompt, outputs)`` and ``engine.run()``.
-    Start from ``hybrid(block=16, alignment=1)``: a kernel that exports.
+    The faulty kernel counts the exported position from the
+    beginning of the batch, not from the request's chunk.
+    make(settings): gives an engine, which the fault may be in
+    Start from ``hybrid(block=16, alignment=1)``, a kernel that
+    exports; then ``engine.add(name, prompt, outputs)`` and
+    ``engine.run()``. ``fresh(n, i)`` is n tokens of family i,
+    which share nothing with those of another family.
     """
     # <solution>
     engine = make(hybrid(block=16, alignment=1))
-    engine.add("A", range(40), 4)  # the second prompt of a batch has an offset
-    engine.add("B", fresh(56), 4)
+    # one token is enough to give the second prompt an offset
+    engine.add("A", fresh(1, 1), 1)
+    # a block and a token: S@16 is exported, S@17 with the fault
+    engine.add("B", fresh(17, 2), 1)
     engine.run()
-    engine.add("C", fresh(56), 4)
+    # the same again starts from what B has left
+    engine.add("C", fresh(17, 2), 1)
     engine.run()
     return engine
     # </solution>

@@ -1,10 +1,12 @@
 """Pictures of the chapter on which states to keep."""
 
+import textwrap
+
 import numpy as np
 
 from kda_lab.figures import axes, show, style
 from kda_lab.serving import costs
-from kda_lab.serving.faults import Unaligned
+from kda_lab.serving.faults import FAULTS, Unaligned, break_it
 from kda_lab.serving.request import Request
 from kda_lab.serving.scheduler import Scheduler, hybrid
 from kda_lab.serving.workload import Chat, chats, measure
@@ -12,7 +14,7 @@ from kda_lab.serving.workload import Chat, chats, measure
 MODEL = costs.Hybrid(attention=4, ssm=24, mlp=28, D=4096, N=128)
 # a tenth of a block of 640 tokens, of its step and of every length below
 BLOCK, BUDGET = 64, 819
-POLICIES = (("dense", None, "key"), ("every second block", 2 * BLOCK, "value"), ("0, the default", 0, "state"))
+POLICIES = (("dense", None, "key"), ("every second block", 2 * BLOCK, "value"), ("0", 0, "state"))
 
 
 def served(prompt, settings, scheduler=Scheduler):
@@ -28,6 +30,22 @@ def hit_of(server, shared, length=2600):
     return server.coordinator.lookup(Request("probe", tokens, server.settings.splitting.unit))
 
 
+def told(name, width=68):
+    """A planted fault in words: what is done wrong, the traffic, what the checks find first, and what changes for its requests."""
+    broken, fault = break_it(name), FAULTS[name]
+    lengths = ", ".join(f"{request} {len(known.prompt)}" for request, known in broken.right.requests.items())
+    hits = [f"{request} {right} -> {wrong}" for request, (right, wrong) in broken.hits().items() if right != wrong]
+    lines = {
+        name: fault.sentence,
+        "  traffic": fault.traffic.__doc__,
+        "  tokens": lengths,
+        "  found": broken.first or "nothing",
+        "  other outputs": ", ".join(broken.changed()) or "none",
+        "  other hits": ", ".join(hits) or "none",
+    }
+    return "\n".join(textwrap.fill(f"{what}: {' '.join(text.split())}", width, subsequent_indent="    ") for what, text in lines.items())
+
+
 def forks():
     """Tokens that a second request need not run, for each number of tokens that it shares with a prompt of 2,000."""
     shared = list(range(0, 2001, 10))
@@ -36,13 +54,14 @@ def forks():
         ("kept by cases A and A': S@1920", {}, Scheduler, "value"),
         ("one chunk, no export: S@2000 alone", {}, Unaligned, "error"),
     )
-    fig, ax = axes(height=3.2)
+    fig, ax = axes(width=4.6, height=3.3)
     for i, (name, how, scheduler, role) in enumerate(runs):
         server = served(2000, hybrid(retention=None, **how), scheduler)
         hits = [hit_of(server, d) for d in shared]
         if not i:
-            ax.step(shared, [hit.longest for hit in hits], where="post", color=style("key")["color"], linewidth=5, alpha=0.35, label="rows of attention")
-        ax.step(shared, [hit.tokens + 12 * (i - 1) for hit in hits], where="post", label=name, **{**style(role), "marker": ""})
+            ax.step(shared, [hit.longest for hit in hits], where="post", color=style("key")["color"], linewidth=7, alpha=0.55, label="rows of attention")
+        # moved apart by 60 tokens, so that no line hides another
+        ax.step(shared, [hit.tokens + 60 * (1 - i) for hit in hits], where="post", label=name, **{**style(role), "marker": ""})
     ax.set(xlabel="tokens shared with the first request", ylabel="tokens reused", xticks=range(0, 2001, 640), yticks=range(0, 2001, 640))
     fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=1)
     return show(fig, "Tokens reused against tokens shared: rows of attention give a staircase of 640; states of case B follow it; with S@1920 alone everything below 1920 shared tokens is worth nothing; without a kept state nothing is ever reused.")
@@ -100,7 +119,7 @@ def orphans(pools=(48, 64, 96, 160, 320)):
             shares.append(100 * counts.sum(0) / counts.sum())
         shares = np.array(shares)
         ax.plot(pools, shares[:, 1], label="rows without a state", **style("key"))
-        ax.plot(pools, shares[:, 2], label="states without their rows, or without a sister", **style("state"))
+        ax.plot(pools, shares[:, 2], label="states without their rows, or not in all four groups", **style("state"))
         ax.set(title=name, xscale="log", xlabel="blocks of the pool")
         ax.set_xticks(pools, [str(n) for n in pools])
         ax.minorticks_off()

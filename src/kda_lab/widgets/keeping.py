@@ -23,10 +23,10 @@ def unfinished_column(safe):
 
 
 def cases():
-    """The cases of the chapter, each followed by the same prompt again, and a key that lies."""
+    """The four cases of the chapter, each followed by the same prompt again, and three requests with a key that lies."""
     runs = {
         title: record(Engine(hybrid(**{"retention": None, **how})), {"A": range(2000)}, {"A again": range(2000)})
         for title, how in CASES.items()
     }
-    runs["a key that lies, unit 64"] = unfinished_column(safe=False)
+    runs["A, B, C: a key that lies, unit 64"] = unfinished_column(safe=False)
     return timeline("cases", runs, title="Which S is kept, step by step", run=2, step=4)

@@ -5,18 +5,29 @@ from kda_lab.widgets import Choice, Range, Static, Widget
 
 WIDTH, CELL, BOX = 430, 46, 92
 _DRAW = """
-  const run = data.runs[v.run], frames = run.frames, f = frames[Math.min(v.step, frames.length) - 1];
+  const run = data.runs[v.run], frames = run.frames;
+  // the slider ends with the run, and another run begins at its first step
+  const root = document.querySelector(`[data-kda="${data.name}"]`), slider = root.querySelector("[name=step]");
+  if (root.dataset.run !== String(v.run)) {
+    slider.max = frames.length;
+    if (root.dataset.run !== undefined) slider.value = 1;
+    slider.parentElement.querySelector("output").textContent = slider.value;
+    root.dataset.run = v.run;
+  }
+  const f = frames[Number(slider.value) - 1];
   const x0 = 46, x1 = 426, px = (t) => x0 + (x1 - x0) * t / run.span, at = {};
-  // one block: its id and references, what it holds, what its keys promise
-  const cell = (x, y, w, id, role, first) => {
-    const b = f.blocks[id], small = w < 56 ? 10 : w < 80 ? 11 : 12;
+  // the largest size up to `most` at which a label fits a box
+  const fit = (label, w, most) => Math.min(most, (w - 6) / (0.54 * Math.max(label.length, 1)));
+  // one block: its id and references, what it holds, what its keys promise; curves to and from it run at the height `lane`
+  const cell = (x, y, w, id, role, lane) => {
+    const b = f.blocks[id], most = w < 56 ? 10 : w < 80 ? 11 : 12;
     if (!b) return "";
-    const paint = kit.color(b.bad ? "error" : role);
-    if (first) at[id] = [x + w / 2, y];
+    const paint = kit.color(b.bad ? "error" : role), name = `#${id}${b.refs < 2 ? "" : w < 80 ? ` \u00d7${b.refs}` : `, ${b.refs} holders`}`;
+    if (!(id in at)) at[id] = { x, y, w, lane };
     return `<rect x="${x + 1}" y="${y}" width="${w - 2}" height="42" rx="4" style="fill:${paint};fill-opacity:${b.written ? 0.16 : 0.03};stroke:${paint};stroke-width:${b.bad ? 2 : 1.2}"/>` +
-      kit.text(x + w / 2, y + 8, `#${id}${b.refs > 1 ? `, ${b.refs} holders` : ""}`, { size: small }) +
-      kit.text(x + w / 2, y + 21, b.holds, { size: small, role: b.bad ? "error" : "" }) +
-      b.keys.slice(-2).map((k, i, all) => kit.text(x + w * (2 * i + 1) / (2 * all.length), y + 34, all.length > 1 ? k.split(":")[1] : k, { size: small, role: "value" })).join("");
+      kit.text(x + w / 2, y + 8, name, { size: fit(name, w, most) }) +
+      kit.text(x + w / 2, y + 21, b.holds, { size: fit(b.holds, w, most), role: b.bad ? "error" : "" }) +
+      b.keys.slice(-2).map((k, i, all) => kit.text(x + w * (2 * i + 1) / (2 * all.length), y + 34, all.length > 1 ? k.split(":")[1] : k, { size: most, role: "value" })).join("");
   };
   let svg = "", y = 8;
   for (const [name, groups] of Object.entries(f.tables)) {
@@ -35,25 +46,34 @@ _DRAW = """
       svg += kit.text(2, y + 21, run.kinds[g] === "state" ? "states" : "rows", { anchor: "start", role });
       ids.forEach((id, column) => {
         const x = px(column * B), w = px(B) - x0;
-        svg += id ? cell(x, y, w, id, role, !(id in at)) : `<rect x="${x + 1}" y="${y}" width="${w - 2}" height="42" rx="4" style="fill:none;stroke:currentColor;stroke-opacity:.35;stroke-dasharray:3 4"/>` + kit.text(x + w / 2, y + 21, "null", { size: 12 });
+        svg += id ? cell(x, y, w, id, role, y - 2) : `<rect x="${x + 1}" y="${y}" width="${w - 2}" height="42" rx="4" style="fill:none;stroke:currentColor;stroke-opacity:.35;stroke-dasharray:3 4"/>` + kit.text(x + w / 2, y + 21, "null", { size: 12 });
       });
       y += data.cell;
     });
     y += 8;
   }
   const idle = f.idle.slice(0, run.idle);
-  svg += kit.text(4, y + 7, f.idle.length ? "kept without a holder, first to be evicted on the left" : "no block is kept without a holder", { anchor: "start" });
-  y += 18;
+  // the way of the curves from and to the blocks below
+  if (idle.length) y += 6;
   idle.forEach((id, i) => {
-    svg += cell(4 + data.box * (i % 4), y + data.cell * Math.floor(i / 4), data.box, id, run.kinds[f.blocks[id].group] === "state" ? "state" : "key", !(id in at));
+    svg += cell(4 + data.box * (i % 4), y + data.cell * Math.floor(i / 4), data.box, id, run.kinds[f.blocks[id].group] === "state" ? "state" : "key", y - 4);
   });
-  for (const [source, target] of f.copies) {
-    if (!at[source] || !at[target]) continue;
-    const [xa, ya] = at[source], [xb, yb] = at[target], aside = 10 * Math.sign(xb - xa);
-    // along the gap between rows: over the top of neighbours, otherwise from edge to edge
-    const from = yb > ya ? ya + 42 : ya, to = yb < ya ? yb + 42 : yb, bend = ya === yb ? ya - 14 : (from + to) / 2;
-    svg += `<path d="M${xa} ${from}Q${(xa + xb) / 2} ${bend} ${xb - aside} ${to}" style="fill:none;stroke:${kit.color("error")};stroke-width:1.6;stroke-opacity:.8"/>` + kit.dot(xb - aside, to, { role: "error", r: 3 });
-  }
+  y += data.cell * Math.ceil(idle.length / 4);
+  svg += kit.text(4, y + 7, idle.length ? "kept without a holder, first to be evicted on the left" : "no block is kept without a holder", { anchor: "start" });
+  f.copies.forEach(([source, target], i) => {
+    const a = at[source], b = at[target];
+    if (!a || !b) return;
+    const style = `fill:none;stroke:${kit.color("error")};stroke-width:1.6;stroke-opacity:.8`;
+    if (a.y === b.y) {
+      // over the top of what lies between
+      const xa = a.x + a.w / 2, xb = b.x + b.w / 2 - 10 * Math.sign(b.x - a.x);
+      svg += `<path d="M${xa} ${a.y}Q${(xa + xb) / 2} ${a.y - 14} ${xb} ${a.y}" style="${style}"/>` + kit.dot(xb, b.y, { role: "error", r: 3 });
+      return;
+    }
+    // along the left edges and the gap above the lower block, so that no word is struck through
+    const [low, high] = a.y > b.y ? [a, b] : [b, a], lane = low.lane - 4 * i, end = b === low ? low.y : high.y + 42;
+    svg += `<path d="M${low.x + 9} ${low.y}Q${low.x} ${low.y} ${low.x} ${low.y - 3}V${lane}H${high.x}V${high.y + 46}Q${high.x} ${high.y + 42} ${high.x + 9} ${high.y + 42}" style="${style}"/>` + kit.dot(b.x + 9, end, { role: "error", r: 3 });
+  });
   return { svg, say: f.say };
 """
 
@@ -63,7 +83,8 @@ def timeline(name, runs, block=640, title="A run of the scheduler, step by step"
 
     name: unique on its page   runs: title -> frames of ``kda_lab.serving.timeline.record``   block: tokens of a block, for
     all groups alike   run, step: what is shown first.   The bar of a request shows what the cache had (blue), what ran before (grey) and what runs now
-    (orange); a tick in it is an exported state, a dashed one the end of a shared prefix; a curve is a copy.
+    (orange); a tick in it is an exported state, a dashed one the end of a shared prefix; a curve is a copy. A red block holds another
+    state than its key promises, or none of its request.
 
     >>> from kda_lab.serving.engine import Engine
     >>> from kda_lab.serving.scheduler import hybrid
@@ -73,7 +94,7 @@ def timeline(name, runs, block=640, title="A run of the scheduler, step by step"
     """
     made = [_run(frames, block) for frames in runs.values()]
     longest = max(len(frames) for frames in runs.values())
-    data = {"runs": made, "block": block, "cell": CELL, "box": BOX}
+    data = {"name": name, "runs": made, "block": block, "cell": CELL, "box": BOX}
     controls = [Choice("run", "run", list(runs), run), Range("step", "step", 1, longest, 1, step)]
     height = max(one.pop("height") for one in made)
     return Widget(Static(name, title, controls, data, _DRAW, size=(WIDTH, height)), live=lambda: _live(runs))
@@ -94,7 +115,7 @@ def _run(frames, block):
             lengths[chunk["request"]] = max(chunk["end"], lengths.get(chunk["request"], 0))
     idle = max(len(frame["idle"]) for frame in reduced)
     tables = max(sum(28 + CELL * len(groups) for groups in frame["tables"].values()) for frame in frames)
-    height = 8 + tables + 18 + CELL * -(-idle // 4) + 4
+    height = 8 + tables + 6 + CELL * -(-idle // 4) + 18
     return {"frames": reduced, "kinds": kinds, "span": columns * block, "lengths": lengths, "idle": idle, "height": height}
 
 
@@ -117,8 +138,8 @@ def _frame(frame, kinds):
 
 
 def _broken(content):
-    """Whether a state's block has a key that promises another state."""
-    return any(content["holds"] != f"S@{key.rsplit(':', 1)[1]}" for key in content["keys"])
+    """Whether a state's block holds none of its request's states, or another one than a key promises."""
+    return content["holds"] == "?" or any(content["holds"] != f"S@{key.rsplit(':', 1)[1]}" for key in content["keys"])
 
 
 def words(frame, kinds):
@@ -141,7 +162,7 @@ def words(frame, kinds):
             text += f"; some group knows its first {chunk['junction']} tokens"
         said.append(text + ".")
     said += [f"{request} is preempted." for request in frame["preempted"]]
-    said += [f"Block {c['source']} is copied to block {c['target']} ({c['why']})." for c in frame["copies"]]
+    said += [f"Block {c['source']} is copied to block {c['target']} ({_why(c, frame['tables'])})." for c in frame["copies"]]
     for request, groups in frame["tables"].items():
         for group, ids in enumerate(groups):
             if kinds.get(group) == "state":
@@ -153,6 +174,14 @@ def words(frame, kinds):
     said += [f"{request} waits." for request in frame["waiting"]]
     said += [f"Wrong: {sentence}." for sentence in frame["wrong"]]
     return " ".join(said + [f"Next to be reused: block {frame['free'][0]}." if frame["free"] else "No block is free."])
+
+
+def _why(copy, tables):
+    """What a copy is for; a writer of a published block keeps the original, a reader gets the copy."""
+    if copy["why"] != "copy on write":
+        return copy["why"]
+    held = any(copy["target"] in ids for groups in tables.values() for ids in groups)
+    return "copy on write: the cached block stays as it is" if held else "copy on write: the key goes with the copy, the original is written on"
 
 
 def _state(number, content):
@@ -171,4 +200,11 @@ def _live(runs):
         print("\n".join(lines(frames[:step])))
         print(words(frames[min(step, len(frames)) - 1], kinds))
 
-    return ipywidgets.interactive(step, run=list(runs), step=(1, max(len(frames) for frames in runs.values())))
+    choice = ipywidgets.Dropdown(options=list(runs))
+    slider = ipywidgets.IntSlider(1, 1, len(runs[choice.value]))
+
+    def restart(_):
+        slider.value, slider.max = 1, len(runs[choice.value])
+
+    choice.observe(restart, "value")
+    return ipywidgets.interactive(step, run=choice, step=slider)
