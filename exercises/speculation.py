@@ -4,12 +4,14 @@ import torch
 
 from kda_lab import rules
 from kda_lab.serving import costs
-from kda_lab.serving.speculation import boundary_copy, running_column
+from kda_lab.serving.replayssm import Inputs
+from kda_lab.serving.slots import Slots
+from kda_lab.serving.speculation import running_column
 from kda_lab.serving.speculation_faults import run
 
 
 def by_hand():
-    """Only d1 is right: the slot, its state, and the next token's u."""
+    """Only d1 is right: slot, its state, and the next token's u."""
     # <solution>
     return 9, (3.0, 5.0), 1.5
     # </solution>
@@ -29,46 +31,55 @@ def check_by_hand(by_hand):
 
 
 def moves(start, drafts, accepted, block):
-    """The copies that one verification causes, as (source, target) columns.
+    """The copies of one verification, as (source, target).
 
-    start: tokens behind the state   drafts: of this and the next step
-    accepted: tokens that count, 1 to drafts + 1.
-    First the copy after sampling, then the pre-copy of the next step, if
-    there are any. Do not use ``boundary_copy``.
+    Both are columns. start: tokens that the state has seen
+    drafts: of this and of the next step   accepted: tokens that
+    count, 1 to drafts + 1. First the copy after sampling, then the
+    pre-copy of the next step, if there are any. Leave out a copy
+    of a column onto itself (the pre-copy after start = 60 and
+    accepted = 2 would be one). Do not use ``boundary_copy``.
     """
     # <solution>
-    running, new = running_column(start, drafts + 1, block), start + accepted
+    new = start + accepted
+    running = running_column(start, drafts + 1, block)
     out, at = [], running + accepted - 1
     boundary = new // block * block
     if boundary > start:
-        source, target = running + boundary - start - 1, boundary // block - 1
+        source = running + boundary - start - 1
+        target = boundary // block - 1
         if source != target:
             out.append((source, target))
         if target == running:
             at = running
     following = running_column(new, drafts + 1, block)
-    if following != running:
+    if following not in (running, at):
         out.append((at, following))
     return out
     # </solution>
 
 
 def check_moves(moves):
+    one = torch.ones(4, 1, 1)
+    x = Inputs(one, one, one, -one, one[..., 0])
     for start in range(40, 70):
         for accepted in range(1, 5):
-            after = boundary_copy(start, 4, 3, accepted, 16)
-            running, following = running_column(start, 4, 16), running_column(start + accepted, 4, 16)
-            want = [after.copy] if after.copy else []
-            if following != running:
-                want.append((running + after.accepted - 1, following))
+            # what a memory does in this step and at the start of the next one
+            memory = Slots(one[0:1, 0], [1], start, 16)
+            memory.verify(x)
+            before = len(memory.copies)
+            memory.accept(accepted)
+            memory.verify(x)
+            want = [copy for copy in memory.copies[before:] if copy[0] != copy[1]]
             got = list(moves(start, 3, accepted, 16))
             assert got == want, f"start {start}, {accepted} tokens count: the copies are {want}, got {got}"
 
 
 def tokens_to_win(S, r):
-    """The fewest tokens a step for which RecoverSSM moves less than slots.
+    """The fewest tokens a step for which RecoverSSM beats slots.
 
-    S, r: bytes of a state and of a record.   None if there are none.
+    S, r: bytes of a state and of a record. To beat is to move fewer
+    bytes in a step; None if no number of tokens does.
     """
     # <solution>
     # S + T S > 3 S + 2 T r
@@ -86,14 +97,16 @@ def check_tokens_to_win(tokens_to_win):
 
 
 def sleeping():
-    """How many of three drafts are right in each step, None for no drafts.
+    """How many of three drafts are right in each step.
 
-    80 tokens behind a prompt of 21, blocks of 16; the list is repeated.
-    At least ten steps have drafts, and the missing copy does not show.
+    None is a step without drafts. 80 tokens after a prompt of 21,
+    blocks of 16; the list is repeated. At least ten of the first
+    thirty steps have drafts, and the missing copy does not show:
+    no token is wrong, and no block.
     """
     # <solution>
-    # without drafts from three tokens before each multiple of 16
-    return [3, 3, None, None, None] + 5 * [3, 3, 3, None, None, None, None]
+    # three single tokens reach 32, then four each further multiple
+    return [3, 3] + 3 * [None] + 5 * ([3, 3, 3] + 4 * [None])
     # </solution>
 
 
