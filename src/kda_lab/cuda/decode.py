@@ -71,7 +71,7 @@ class Variant(NamedTuple):
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor has room for: its shared memory is 228 KB, 1 KB of each block the system's.
+        """Blocks that a multiprocessor has room for, since its shared memory is 228 KB, 1 KB of each block the system's.
 
         >>> Variant().blocks, Variant(tokens=8).blocks
         (3, 2)

@@ -77,7 +77,7 @@ class DeltaRuleLayer(torch.nn.Module):
 
     @property
     def channels(self):
-        """D: what the convolution sees, q | k | v."""
+        """What the convolution sees, D channels of q | k | v."""
         return 2 * self.num_heads * self.K + self.num_v_heads * self.V
 
     def new_cache(self, requests, num_spec=0):

@@ -96,12 +96,12 @@ class Cache:
 
     @property
     def num_spec(self):
-        """k: how many drafts a step can verify."""
+        """How many drafts k a step can verify."""
         return self.state_slots.shape[1] - 1
 
     @property
     def width(self):
-        """w: the taps of the convolution."""
+        """The taps w of the convolution."""
         return self.conv_state.shape[1] - self.num_spec + 1
 
     @property

@@ -23,7 +23,7 @@ class Hit(NamedTuple):
 
     @property
     def junction(self):
-        """The end of a prefix that some group has and another lacks: worth a state of its own; 0 if there is none."""
+        """The end of a prefix that some group has and another lacks, worth a state of its own; 0 if there is none."""
         return self.longest if self.longest > self.tokens else 0
 
 

@@ -42,7 +42,7 @@ class Hybrid(NamedTuple):
 
     @property
     def checkpoint_bytes(self) -> int:
-        """One state of all layers: D N numbers each, and `taps` inputs of a convolution over 2 D + 2 N channels."""
+        """One state of all layers, D N numbers each and `taps` inputs of a convolution over 2 D + 2 N channels."""
         return self.ssm * (self.D * self.N + self.taps * (2 * self.D + 2 * self.N)) * self.number
 
     def saved(self, L) -> float:

@@ -26,7 +26,7 @@ class Group(NamedTuple):
 
     @property
     def page(self) -> int:
-        """Bytes of one block of the group: the pages of its layers side by side."""
+        """Bytes of one block of the group, the pages of its layers side by side."""
         return sum(spec.page for spec in self.specs)
 
     @property

@@ -69,7 +69,7 @@ class Plan(NamedTuple):
 
     @property
     def tokens(self):
-        """The size of the cache that vLLM prints: concurrency x context."""
+        """The size of the cache that vLLM prints, concurrency x context."""
         return None if self.concurrency is None else int(self.concurrency * self.context)
 
     @property

@@ -69,7 +69,7 @@ class BlockPool:
 
     @property
     def holders(self):
-        """key -> {id: block}, in the order of registration."""
+        """The blocks of each key by their ids, in the order of registration."""
         return self._holders
 
     def allocate(self, count):

@@ -104,7 +104,7 @@ class ReplaySSM:
 
     @property
     def held(self):
-        """Bytes that the request holds: the checkpoint and the ring."""
+        """Bytes that the request holds, checkpoint and ring."""
         return sum(x.numel() * x.element_size() for x in (self.S, self.u, self.k, self.g))
 
     def records(self, n):

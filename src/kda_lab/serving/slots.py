@@ -37,7 +37,7 @@ class Slots:
 
     @property
     def row(self):
-        """The slots of a step: the columns from the running one on."""
+        """The slots of a step, which are the columns from the running one on."""
         return self.table[self.column :]
 
     @property
