@@ -1,6 +1,8 @@
 """The direction of imports, and other rules of the house that a machine can keep."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,9 @@ def test_data_is_never_evaluated():
 
 def test_the_readme_stays_short():
     assert len((PACKAGE.parents[1] / "README.md").read_text().splitlines()) < 80
+
+
+def test_the_parser_of_the_command_line_is_light():
+    """`kda-lab plan` computes no tensor: torch is loaded by the commands that need it, not by all."""
+    code = "import sys; from kda_lab import cli; cli.parser(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "some command's arguments import torch"

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 from kda_lab.conformance import capabilities, case, isolate
-from kda_lab.conformance.report import document, junit, page, terminal
-from kda_lab.conformance.run import chosen
+from kda_lab.conformance.report import junit, page, terminal
+
+# what loads torch is imported where it is used: the parser of every command asks this module for its arguments
 
 
 def add_arguments(parser):
@@ -37,6 +38,8 @@ def add_arguments(parser):
 
 def run(arguments):
     """Run the command; 0 if every supported case passes, 1 if not, 2 for a mistake in the arguments."""
+    from kda_lab.conformance.run import chosen
+
     try:
         if arguments.list:
             print(terminal.listing(chosen(arguments.op, arguments.only)))
@@ -52,6 +55,8 @@ def run(arguments):
 
 def job_of(arguments):
     """What the worker needs to know. Raises ValueError with a sentence."""
+    from kda_lab.conformance.run import chosen
+
     if not arguments.impl:
         raise ValueError("say which function to examine, as in --impl package.module:function or --impl ./file.py:function")
     capabilities.parse(arguments.caps)
@@ -72,6 +77,8 @@ def job_of(arguments):
 
 def examine(job, arguments):
     """One run and its reports; the exit status."""
+    from kda_lab.conformance.report import document
+
     screen = terminal.Screen(len(job["cases"]), sys.stderr if arguments.json else sys.stdout, quiet=arguments.json)
     loaded, results = {}, []
     for message in isolate.stream(job, arguments.timeout):
