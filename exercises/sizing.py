@@ -1,6 +1,5 @@
 """Exercises of the chapter on sizing a hybrid model."""
 
-from kda_lab.figures.sizing import growth
 from kda_lab.serving.config import read
 from kda_lab.serving.fields import load
 from kda_lab.serving.plan import GIB, plan
@@ -85,7 +84,7 @@ def check_counted_from_0(counted_from_0):
         kinds = read(wrong).kinds()
         assert kinds == want, f"{name}: read so it has {want}, not {kinds}: its last layer of attention is beyond the end"
         right, other = (plan(c, memory=60 * GIB, context=2**17) for c in (config, wrong))
-        assert growth(other) < growth(right), "one layer of attention less keeps fewer bytes a token"
+        assert other.growth < right.growth, "one layer of attention less keeps fewer bytes a token"
         assert (other.concurrency > right.concurrency) == (name != "kimi-k3"), "Kimi Linear seems to hold more requests, K3 fewer"
         # neither the line of the block nor that of padding shows it
         assert (other.block_size, other.padding_fraction) == (right.block_size, right.padding_fraction)

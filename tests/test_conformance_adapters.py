@@ -18,6 +18,15 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small tensors are slower on many threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def stand_in(monkeypatch, name, **functions):
     """A module of this name with these functions, and its parents."""
     parts = name.split(".")
@@ -53,23 +62,67 @@ def test_flash_linear_attention_is_called_with_its_own_conventions(function, mon
     assert not conformance.wrap(fla.fused_recurrent_kda).capabilities.can("backward")
 
 
+def test_tuning_is_off_before_the_library_is_loaded(monkeypatch):
+    order = []
+    monkeypatch.setattr(fla, "without_tuning", lambda: order.append("tuning off"))
+    monkeypatch.setattr(fla.importlib, "import_module", lambda name: order.append(name))
+    assert "triton" in fla.untuned_chunk_kda.libraries() and order[:2] == ["tuning off", "fla.ops.kda"]
+
+
+def test_the_two_kernels_of_one_library_are_asked_the_same():
+    chunk, recurrent = (conformance.wrap(f).capabilities.missing for f in (fla.untuned_chunk_kda, fla.untuned_recurrent_kda))
+    # but for what the signatures lack, and the backward that the second does not have
+    assert recurrent - chunk == {"backward", "chunk-size"} and chunk <= recurrent
+
+
+class Graph:
+    """What the frontend executes, as far as the adapter looks at it."""
+
+    selected_engine = types.SimpleNamespace(name="kda_hopper_cuda")
+
+
+class GraphNotSupportedError(Exception):
+    """The frontend's own class, which is no NotImplementedError."""
+
+
+class Declining(torch.autograd.Function):
+    """The identity, whose backward takes float32 alone, as that of the frontend for Hopper."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, dx):
+        if dx.dtype != torch.float32:
+            raise GraphNotSupportedError(f"no engine\n  declined: must be fp32, got {dx.dtype}")
+        return dx
+
+
 def packed_kda(q, k, v, g, beta, cu_seqlens, safe_gate=False, gate_lower_bound=None, a_log=None, dt_bias=None, **options):
     assert q.ndim == 3 and v.shape[-1] == q.shape[-1] == 128
     if safe_gate:
         assert a_log is not None and dt_bias is not None
         options |= {"use_gate_in_kernel": True, "A_log": a_log, "dt_bias": dt_bias, "lower_bound": gate_lower_bound}
+    elif v.requires_grad:
+        g, beta = Declining.apply(g), Declining.apply(beta)
+    sys.modules["cudnn.linear_attention.ops.kda"].execute_graph(Graph())
     o, S = ops.chunk_kda(*(x[None] for x in (q, k, v, g, beta)), cu_seqlens=cu_seqlens, **options)
     # an empty tensor where no state was asked for
     return o[0], q.new_empty(0) if S is None else S
 
 
 def test_the_cudnn_frontend_gets_packed_tokens_and_its_own_head_size(monkeypatch):
-    stand_in(monkeypatch, "cudnn.linear_attention", kimi_delta_attention=packed_kda)
+    stand_in(monkeypatch, "cudnn.linear_attention.ops.kda", execute_graph=lambda graph: None)
+    vars(sys.modules["cudnn.linear_attention"])["kimi_delta_attention"] = packed_kda
+    cudnn.listen.cache_clear()
     only = ["decoding-is-the-same-recurrence", *CASES[2:], "results-have-the-promised-types", "write-gates-up-to-two"]
+    only += ["gradients-of-one-token", "gradients-of-zero-keys"]
     found = conformance.examine(cudnn.chunk_kda, dtype=torch.bfloat16, only=only)
     outcome = {r.case: r.outcome for r in found}
-    assert outcome.pop("write-gates-up-to-two") == "unsupported"
+    assert outcome.pop("write-gates-up-to-two") == outcome.pop("gradients-of-zero-keys") == "unsupported"
     assert set(outcome.values()) == {"pass"}, found
+    assert {r.engine for r in found if r.outcome == "pass"} == {"kda_hopper_cuda"}
 
 
 def test_a_library_that_is_not_installed_is_an_error_of_every_case():

@@ -4,10 +4,19 @@ import pytest
 import torch
 
 from kda_lab import conformance, ops
-from kda_lab.conformance import generate, oracle, run, tolerance
+from kda_lab.conformance import generate, oracle, reading, run, tolerance
 from kda_lab.conformance.adapters.ours import torch_kda
 
 KEYS = ["plain-inputs", "nearly-parallel-keys", "weak-gates", "far-blocks-are-seen"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small tensors are slower on many threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def emulated(bits, C, seed=99):
@@ -108,9 +117,46 @@ def test_nan_is_larger_than_every_budget():
     assert tolerance.row_errors(y, x).size == torch.inf
 
 
+@pytest.mark.parametrize("rule", reading.STEPS)
+@pytest.mark.parametrize("options", [{}, {"B": 2, "H": 1, "HV": 3}, {"cu_seqlens": [0, 0, 7, 20, 33]}])
+def test_the_oracle_reads_the_contract_as_the_oracle_of_the_package_does(rule, options):
+    # two readings with no code in common: gates, norms, groups, packed rows, rows of nobody
+    g = generate.generator(3, rule)
+    named = generate.arguments(rule, 40, g, **options)
+    more = {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True, "scale": 0.3}
+    calls = [named, named | more]
+    if rule != "delta_rule":
+        calls += [generate.raw_gates(rule, named, g, bound) | more for bound in (-5.0, None)]
+    for call in calls:
+        found = reading.token_loop(rule, call)
+        wanted = getattr(ops, f"naive_{rule}")(**call, output_final_state=True)
+        for x, y in zip(found, wanted):
+            # both are float64 and differ in the order of a few sums
+            assert x.shape == y.shape and (x - y).abs().max() < 1e-12
+        # 53 bits of noise, and o rounded to float32
+        for x, y in zip(tolerance.emulate(rule, call, 53, 16, g), wanted):
+            assert (x - y).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("options", [{"B": 2}, {"cu_seqlens": [0, 0, 0]}])
+def test_the_oracle_knows_calls_without_tokens(options):
+    named = generate.part(generate.arguments("kda", 3, generate.generator(3), B=options.get("B", 1)), 0, 0)
+    if "cu_seqlens" in options:
+        named |= {"cu_seqlens": torch.tensor(options["cu_seqlens"]), "initial_state": torch.ones(2, 2, 24, 16)}
+    o, S = reading.token_loop("kda", named)
+    assert o.shape == named["v"].shape and torch.equal(S, named["initial_state"].double())
+
+
+def test_large_answers_are_made_again_rather_than_kept(monkeypatch):
+    monkeypatch.setattr(oracle, "LARGE", 100)
+    named = generate.arguments("kda", 4, generate.generator(77))
+    assert oracle.wanted("kda", named)[1] is not oracle.wanted("kda", named)[1]
+
+
 def test_the_oracle_answers_once_for_each_call(monkeypatch):
     calls = []
-    monkeypatch.setitem(oracle.NAIVE, "kda", lambda **a: calls.append(1) or ops.naive_kda(**a))
+    loop = reading.token_loop
+    monkeypatch.setattr(oracle.reading, "token_loop", lambda *a: calls.append(1) or loop(*a))
     for _ in range(2):
         conformance.examine(ops.chunk_kda, only=["a-given-scale"], seed=31337)
     # one for the case, one for the measured precision

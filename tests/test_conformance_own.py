@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kda_lab import conformance, ops
-from kda_lab.conformance import run
+from kda_lab.conformance import generate, run
 from kda_lab.conformance.adapters import ours
 
 RULES = ("kda", "gated_delta_rule", "delta_rule")
@@ -47,7 +47,24 @@ def test_other_input_types_pass(dtype):
 
 
 def test_decoding_token_by_token_passes():
-    passes(conformance.examine(ours.decode_kda, only=["numbers", "state", "ragged"]))
+    found = conformance.examine(ours.decode_kda, only=["numbers", "state", "ragged", "gradients"])
+    passes(found)
+    # the decode kernel has none: what PyTorch would answer in its place is not asked for
+    assert {r.outcome for r in found if r.kind == "gradients"} == {"unsupported"}
+
+
+def test_decoding_takes_one_token_of_every_sequence_a_call(monkeypatch):
+    batches = []
+    one = ours.ops.recurrent_kda
+
+    def watched(q, *tensors, **options):
+        batches.append(tuple(q.shape[:2]))
+        return one(q, *tensors, **options)
+
+    monkeypatch.setattr(ours.ops, "recurrent_kda", watched)
+    named = generate.arguments("kda", 9, generate.generator(2), cu_seqlens=[0, 0, 1, 6, 9])
+    ours.decode_kda(**named)
+    assert batches == [(3, 1), (2, 1), (2, 1), (1, 1), (1, 1)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])

@@ -8,6 +8,15 @@ from kda_lab.conformance import adapters, capabilities
 from kda_lab.conformance.capabilities import Unsupported
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small tensors are slower on many threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def bare(q, k, v, g, beta):
     return ops.recurrent_kda(q, k, v, g, beta)
 
@@ -72,7 +81,9 @@ def test_gates_below_the_declared_floor_are_not_asked_for():
         (ValueError("K must be 128"), "refused"),
         (NotImplementedError("no"), "refused"),
         (RuntimeError("expected a multiple of 16"), "refused"),
+        (type("graphNotSupportedError", (Exception,), {})("no engine\n  [0] one: declined"), "refused"),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), "error"),
+        (RuntimeError("Triton Error [CUDA]: invalid argument"), "error"),
         (IndexError("list index out of range"), "error"),
         (KeyError("x"), "error"),
     ],
@@ -83,6 +94,23 @@ def test_a_refusal_is_told_from_a_crash(error, outcome):
 
     (result,) = conformance.examine(function, only=["plain-inputs"])
     assert result.outcome == outcome and type(error).__name__ in result.reason
+
+
+def test_the_whole_message_is_kept_in_one_line():
+    def function(q, k, v, g, beta):
+        raise NotImplementedError("no engine:\n  [0] one: declined\n  [1] two: " + "x" * 2000)
+
+    (result,) = conformance.examine(function, only=["plain-inputs"])
+    assert "no engine: [0] one: declined [1] two: xx" in result.reason and 1200 <= len(result.reason) < 1300
+
+
+def test_an_error_outside_of_the_call_is_an_error_of_the_case():
+    def function(q, k, v, g, beta):
+        # as a launch that fails late: the error comes where the result is read
+        return torch.zeros_like(v, device="meta"), None
+
+    (result,) = conformance.examine(function, only=["plain-inputs"])
+    assert result.outcome == "error" and result.reason.startswith("outside of the implementation's call: ")
 
 
 def test_a_refusal_passes_only_where_the_contract_allows_it():

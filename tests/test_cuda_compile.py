@@ -1,4 +1,4 @@
-"""The CUDA source compiles for a Hopper on any machine that has the pip packages, and nothing spills."""
+"""The CUDA sources compile for a Hopper on any machine that has the pip packages, and nothing spills."""
 
 import concurrent.futures
 import ctypes
@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from kda_lab.cuda import chunk, compile as cuda_compile
+from kda_lab.cuda import chunk, hopper, compile as cuda_compile
 
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
 
@@ -29,6 +29,23 @@ def test_every_kernel_compiles_without_spills(name, built):
         assert 2 * chunk.THREADS[kernel] * r.registers <= 65536, (kernel, r)
 
 
+@pytest.fixture(scope="module")
+def built_for_hopper():
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        builds = pool.map(lambda v: cuda_compile.build(hopper.SOURCE, v.constants(), "sm_90a"), hopper.VARIANTS.values())
+        return dict(zip(hopper.VARIANTS, builds))
+
+
+@pytest.mark.parametrize("name", hopper.VARIANTS)
+def test_every_hopper_kernel_compiles_without_spills_and_without_waits_between_products(name, built_for_hopper):
+    kind, report = hopper.VARIANTS[name], built_for_hopper[name].report
+    (r,) = cuda_compile.resources(built_for_hopper[name]).values()
+    # the assembler's words for products of the tensor cores that wait for each other: C7510, C7512 and their like
+    assert "serialized" not in report, report
+    assert r.spill_stores == r.spill_loads == r.stack == 0, r
+    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes() <= hopper.SHARED_LIMIT
+
+
 def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor():
     # 228 KB, and 1 KB of each block is the system's
     assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes().values())
@@ -36,10 +53,17 @@ def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor()
     assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes().values())
 
 
-def test_a_wrong_size_does_not_compile():
-    constants = dict(chunk.Variant().constants()) | {"ARGS_BYTES": ctypes.sizeof(chunk.Args) - 8}
+@pytest.mark.parametrize("module", [chunk, hopper])
+def test_a_wrong_size_does_not_compile(module):
+    constants = dict(module.Variant().constants()) | {"ARGS_BYTES": ctypes.sizeof(module.Args) - 64}
     with pytest.raises(Exception, match="another argument block"):
-        cuda_compile.build(chunk.SOURCE, constants, "sm_90a")
+        cuda_compile.build(module.SOURCE, constants, "sm_90a")
+
+
+def test_a_wrong_amount_of_shared_memory_does_not_compile():
+    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes() - 16}
+    with pytest.raises(Exception, match="another amount of shared memory"):
+        cuda_compile.build(hopper.SOURCE, constants, "sm_90a")
 
 
 def test_missing_packages_are_named_in_one_sentence(monkeypatch):

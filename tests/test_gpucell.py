@@ -93,14 +93,23 @@ class cuda:
     get_device_capability = staticmethod(lambda: (9, 0))
 '''
 
+# what toy.cu is compiled from, of its own tree
+COMPILED = ("toy.cu", "toy.cuh", "ptx.cuh", "parts/tile.cuh", "parts/deep.cuh", "parts/near.cuh")
+
 
 @pytest.fixture
 def lab(tmp_path):
     """A small tree with the real gpucell, a module, a CUDA file and a page; no IPython, and a torch that pretends."""
     files = {
         "src/kda_lab/__init__.py": "", "src/kda_lab/toy.py": TOY, "src/kda_lab/idle.py": "x = 1\n",
-        "src/kda_lab/cuda/toy.cu": '#include "toy.cuh"\n__global__ void toy() { }  // nothing\n',
-        "src/kda_lab/cuda/toy.cuh": "constexpr int C = 16;\n", "book/page.md": PAGE,
+        "src/kda_lab/cuda/toy.cu": '#include <cuda_bf16.h>\n#include "toy.cuh"\n__global__ void toy() { }  // nothing\n',
+        "src/kda_lab/cuda/toy.cuh": '#include "parts/tile.cuh"\nconstexpr int C = 16;\n', "book/page.md": PAGE,
+        # headers in brackets, found from the folder of what is compiled; a stand-in of the same name runs on a CPU
+        "src/kda_lab/cuda/parts/tile.cuh": '# include <parts/deep.cuh>\n#include<ptx.cuh>\n#include "near.cuh"\n',
+        "src/kda_lab/cuda/parts/deep.cuh": '#include <toy.cuh>\nconstexpr int D = 1;\n',
+        "src/kda_lab/cuda/parts/near.cuh": "constexpr int E = 1;\n", "src/kda_lab/cuda/parts/ptx.cuh": "constexpr int F = 0;\n",
+        "src/kda_lab/cuda/ptx.cuh": "constexpr int F = 1;\n", "src/kda_lab/cuda/on_cpu/ptx.cuh": "constexpr int F = 2;\n",
+        "src/kda_lab/cuda/on_cpu/cuda_bf16.h": "struct bf16 { };\n",
         "stand-ins/torch/__init__.py": FAKE_TORCH, "stand-ins/IPython/__init__.py": 'raise ImportError("no IPython here")\n',
     }
     for name in ("fingerprint", "gpucell", "pagecells"):
@@ -158,7 +167,7 @@ def test_a_record_names_device_versions_and_sources(lab):
     made = lab.read("toy-first")
     assert made["provenance"]["device"] == "Pretended GPU" and made["provenance"]["cuda"] == "13.0"
     assert {"date", "driver", "python", "torch", "capability"} <= set(made["provenance"])
-    assert set(made["sources"]) == {"kda_lab/__init__.py", "kda_lab/toy.py", "kda_lab/cuda/toy.cu", "kda_lab/cuda/toy.cuh"}
+    assert set(made["sources"]) == {"kda_lab/__init__.py", "kda_lab/toy.py"} | {f"kda_lab/cuda/{name}" for name in COMPILED}
 
 
 def test_fresh_records_pass_the_check(lab):
@@ -176,6 +185,8 @@ def test_fresh_records_pass_the_check(lab):
     ("src/kda_lab/cuda/toy.cu", "// nothing", "/* at\n all */"),
     ("src/kda_lab/cuda/toy.cu", "void toy() { }", "void  toy() { }"),
     ("src/kda_lab/idle.py", "x = 1", "x = 2"),
+    ("src/kda_lab/cuda/on_cpu/ptx.cuh", "F = 2", "F = 3"),
+    ("src/kda_lab/cuda/parts/ptx.cuh", "F = 0", "F = 3"),
 ])
 def test_comments_layout_and_unused_code_leave_a_record_fresh(lab, name, old, new):
     lab.record()
@@ -190,6 +201,9 @@ def test_comments_layout_and_unused_code_leave_a_record_fresh(lab, name, old, ne
     ("src/kda_lab/toy.py", "return 2 * n", "return n * 2", "kda_lab/toy.py"),
     ("src/kda_lab/cuda/toy.cu", "void toy()", "void toys()", "kda_lab/cuda/toy.cu"),
     ("src/kda_lab/cuda/toy.cuh", "C = 16", "C = 32", "kda_lab/cuda/toy.cuh"),
+    ("src/kda_lab/cuda/parts/near.cuh", "E = 1", "E = 2", "kda_lab/cuda/parts/near.cuh"),
+    ("src/kda_lab/cuda/parts/deep.cuh", "D = 1", "D = 2", "kda_lab/cuda/parts/deep.cuh"),
+    ("src/kda_lab/cuda/ptx.cuh", "F = 1", "F = 2", "kda_lab/cuda/ptx.cuh"),
 ])
 def test_changed_code_makes_a_record_stale(lab, name, old, new, said):
     lab.record()

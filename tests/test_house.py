@@ -22,7 +22,7 @@ ORDER = [
     ["conformance", "serving"],
     ["gpucell"],
     ["figures"],
-    ["widgets"],
+    ["widgets", "bench"],
     ["cli"],
 ]
 LINE = {name: i for i, names in enumerate(ORDER) for name in names}

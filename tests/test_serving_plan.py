@@ -106,7 +106,21 @@ def check_request():
     assert p.plan("gpt-oss-120b", context=100).request_blocks == [7, 8]
 
 
-CHECKS = (check_blocks, check_bytes, check_article, check_residency, check_request)
+def check_sums():
+    """What the plan of a whole model adds up, against the table; what it says of any length, counted by hand."""
+    for name, (growing, states, _) in BYTES.items():
+        found = p.plan(name, state_number=4)
+        assert (found.growth, found.state_bytes, found.concurrency) == (growing, states, None), name
+    found = p.plan("glm-5.3-flash", tp=8, num_spec=3, memory=60 * 2**30)
+    assert found.fixed_blocks == 1 + 3 * (2 + 3 + 1)
+    for context in (1, 640, 641, 100_001):
+        assert found.requests(context) == found.num_blocks / (ceil(context / 640) + 1 + 3 * 6)
+    # windows grow up to their length, so they belong to neither sum
+    gpt = p.plan("gpt-oss-120b", memory=2**30, context=100_000)
+    assert gpt.fixed_blocks == 0 and gpt.requests(100) == gpt.num_blocks / (7 + 8) and gpt.requests(100_000) == gpt.concurrency
+
+
+CHECKS = (check_blocks, check_bytes, check_article, check_residency, check_request, check_sums)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -123,6 +137,13 @@ FAULTS = [
     (p, "request_blocks", ("2 + first.num_spec + first.checkpoints", "2 + first.num_spec"), check_request),
     (p, "request_blocks", ("group.block) + 1", "group.block)"), check_request),
     (p, "request_blocks", ("else 2 + ", "else 1 + "), check_residency),
+    (p.Plan, "growth", ('if group.kind == "attention" ', ""), check_sums),
+    (p.Plan, "growth", ("in group.specs", "in group.specs[:1]"), check_sums),
+    (p.Plan, "state_bytes", ("spec.content", "spec.page"), check_sums),
+    (p.Plan, "fixed_blocks", ('("ring", "state")', '("state",)'), check_sums),
+    (p.Plan, "fixed_blocks", ('("ring", "state")', '("ring", "state", "window")'), check_sums),
+    (p.Plan, "requests", ("self.num_blocks /", "(self.num_blocks - 1) /"), check_sums),
+    (p.Plan, "requests", ("(group, context)", "(group, self.context)"), check_sums),
     (c, "_kimi_kinds", ("if i + first in", "if i + 1 in"), check_article),
     (c, "_pattern_kinds", ('"E": "none"', '"E": "mamba2"'), check_bytes),
     (families, "softmax", ("latent + rope, at.number", "latent, at.number"), check_blocks),
@@ -134,7 +155,8 @@ FAULTS = [
 
 @pytest.mark.parametrize("owner, name, patch, check", FAULTS, ids=[f"{f[1]}-{f[2][1][:20]}" for f in FAULTS])
 def test_a_wrong_planner_is_seen(owner, name, patch, check, monkeypatch):
-    monkeypatch.setattr(owner, name, variant(getattr(owner, name), patch))
+    subject = getattr(owner, name)
+    monkeypatch.setattr(owner, name, variant(getattr(subject, "fget", subject), patch))
     with pytest.raises((AssertionError, fields.ConfigError, ValueError)):
         check()
 
@@ -307,6 +329,12 @@ def test_coarse_hits_and_padding_are_warned_of():
     assert "131,072 tokens needs 40.00 GiB of cache and there are 1.00: the server refuses to start" in refused[0]
     assert any("22,528 of 7,468,032 bytes are used" in text for text in texts)
     assert any("4 ranks keep a copy of each" in text for text in p.warnings(p.plan("qwen3.5-35b-a3b", tp=8)))
+
+
+def test_requests_of_no_token_are_refused():
+    for found in (p.plan("glm-5.3-flash", memory=60 * 2**30), p.plan("llama-3.1-70b")):
+        with pytest.raises(ValueError, match="context must be at least 1 and finite, got 0"):
+            found.requests(0)
 
 
 def test_the_unit_that_is_advised_is_accepted():

@@ -36,6 +36,7 @@ def parser():
     >>> parser().parse_args(["verify", "--only", "kda-forms"]).only
     'kda-forms'
     """
+    from kda_lab.bench import cli as bench_cli
     from kda_lab.conformance import cli as conformance_cli
     from kda_lab.serving import cli as replay_cli
     from kda_lab.serving import plan_cli
@@ -65,6 +66,9 @@ def parser():
     replay = commands.add_parser("serving-replay", help=replay_cli.HELP)
     replay_cli.add_arguments(replay)
     replay.set_defaults(run=replay_cli.run)
+    bench = commands.add_parser("bench", help=bench_cli.HELP)
+    bench_cli.add_arguments(bench)
+    bench.set_defaults(run=bench_cli.run)
     return top
 
 

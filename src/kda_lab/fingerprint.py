@@ -24,7 +24,8 @@ NEVER = {"fingerprint", "gpucell", "pagecells", "cli"}
 IF_IMPORTED = {"figures", "widgets"}
 IF_NAMED = {"proof", "equations", "conformance"}
 
-_compiled: set[Path] = set()
+# what a compiled file is made of: itself, and the files of ours that it includes
+_compiled: dict[Path, set[Path]] = {}
 
 
 def _plain(node: Any) -> Any:
@@ -104,23 +105,44 @@ def cell_digest(cells: list[Cell]) -> str:
 def note_source(path: str | os.PathLike[str]) -> None:
     """Say that a CUDA file was compiled (or loaded from a cache of compiled files), so that records depend on it.
 
-    The files of ours that it includes are noted too.
+    The files of ours that it includes, and those that they include, are noted too.
     """
     path = Path(path).resolve()
-    if path in _compiled:
-        return
-    _compiled.add(path)
-    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
-        for folder in (path.parent, PACKAGE / "cuda"):
-            if (folder / name).is_file():
-                note_source(folder / name)
-                break
+    if path not in _compiled:
+        _compiled[path] = with_includes(path)
+
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
+
+
+def with_includes(path: Path) -> set[Path]:
+    """A CUDA file and all that it includes, directly or not, as far as it lies beside the file or in ``cuda/``.
+
+    Headers of the system lie elsewhere. Folders are searched as compilers do: for ``"name"`` that of the including file first,
+    for ``<name>`` that of the compiled file. So the stand-ins of ``cuda/on_cpu/`` never take the place of what a GPU runs.
+
+    >>> sorted(found.name for found in with_includes(PACKAGE / "cuda" / "kda_chunk.cu"))
+    ['kda_chunk.cu', 'ptx.cuh', 'tile.cuh']
+    """
+    folders = [path.parent, PACKAGE / "cuda"]
+    found, todo = {path}, [path]
+    while todo:
+        source = todo.pop()
+        for quoted, bracketed in _INCLUDE.findall(source.read_text(encoding="utf-8")):
+            places = [source.parent, *folders] if quoted else folders
+            headers = (place / (quoted or bracketed) for place in places)
+            # one of the system is nowhere here, and adds nothing
+            header = next((place.resolve() for place in headers if place.is_file()), source)
+            if header not in found:
+                found.add(header)
+                todo.append(header)
+    return found
 
 
 def used_sources(cells: list[Cell]) -> dict[str, str]:
     """Digest of every source that counts for the last of these cells, by path from the folder above the package."""
     imports, names = _mentioned(cells[-1:])[0], _mentioned(cells)[1]
-    paths = set(_compiled)
+    paths = set().union(*_compiled.values())
     for name, module in list(sys.modules.items()):
         family = (name.split(".") + [""])[1]
         if name.split(".")[0] != PACKAGE.name or not getattr(module, "__file__", None) or family in NEVER:

@@ -52,6 +52,15 @@ class ExponentsClamped(Reference):
         return referred(self, X, Y, G, 0 * G[..., :1, :])
 
 
+@fault("exponents", "gates-just-beyond-the-usual-bound")
+class ReciprocalOfSixteenDecays(Reference):
+    """k / e^G over 16 tokens, in float32: it overflows where their gates sum below -88.7."""
+
+    def inside_block(self, X, Y, g):
+        G = self.prefix(g)
+        return self.product(X * self.exp(G), Y / self.exp(G))
+
+
 @fault("exponents", "forgotten-stays-forgotten", op="gated_delta_rule")
 class DecaysHeldAboveTwoToMinusTwenty(Reference):
     """No product of decays falls below 2^-20."""

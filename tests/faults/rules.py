@@ -263,6 +263,19 @@ class RateTimesVanishedSoftplus(Reference):
         return lower_bound * (A_log[:, None].exp() * x).sigmoid()
 
 
+@fault("gate", "the-tail-of-the-softplus")
+class SoftplusTailLost(Reference):
+    """log(1 + e^x), guarded where e^x overflows and where it vanishes, but without log1p between: e^-18 beside 1 is lost."""
+
+    def gate(self, x, A_log, dt_bias, lower_bound):
+        if lower_bound is not None:
+            return super().gate(x, A_log, dt_bias, lower_bound)
+        x = x if dt_bias is None else x + dt_bias
+        short = torch.where(x > 20, x, (1 + x.clamp(max=20).float().exp()).log().to(x.dtype))
+        near = A_log[:, None].clamp(max=80).exp() * short
+        return -torch.where(x < -20, (A_log[:, None] + x).clamp(max=80).exp(), near)
+
+
 @fault("gate", "the-layouts-of-the-bias")
 class LowerBoundIgnored(Reference):
     """The bounded gate is computed as the unbounded one."""
@@ -334,6 +347,14 @@ class GateNotStrongerThanFive(Reference):
 
     def clear(self, g):
         return g.clamp(min=-5.0)
+
+
+@fault("gate", "gates-just-beyond-the-usual-bound")
+class GateHeldBeyondItsBound(Reference):
+    """Log decays are held at -5.2, a little beyond the usual bound, so that sixteen of them have a reciprocal."""
+
+    def clear(self, g):
+        return g.clamp(min=-5.2)
 
 
 @fault("gate", "saturated-bounded-gates")

@@ -380,3 +380,23 @@ class SlowestChannelForgotten(Reference):
     def update(self, S, E, K_g, D):
         return super().update(S, E, K_g, D.masked_fill(D[..., :1] < 2.0**-10, 0))
 
+
+@fault("truncation", "old-values-weigh-as-much-as-new-ones")
+class SegmentsBeginFromZero(Reference):
+    """Each chunk is computed apart, from a zero state so far back that no channel survives the way by more than 2^-20."""
+
+    chunk = 16
+    capabilities = "chunk=16"
+
+    def chunks(self, local, S):
+        worst = local.D.detach().clamp(min=1e-38).log2().amax((0, 1, 3)).tolist()  # of each chunk
+        rows = []
+        for t in range(len(worst)):
+            start, bound = t, 0.0
+            while start and bound > -20:
+                start -= 1
+                bound += worst[start]
+            part = type(local)(*(x[:, :, start : t + 1] for x in local))
+            O, final = super().chunks(part, 0 * S if start else S)  # noqa: E741
+            rows.append(O[:, :, -1])
+        return torch.stack(rows, 2), final

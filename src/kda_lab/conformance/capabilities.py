@@ -10,6 +10,7 @@ FEATURES = {
     "varlen": "takes packed sequences (cu_seqlens)",
     "grouped-heads": "takes more value heads than key heads",
     "backward": "is differentiable",
+    "fused-backward": "is differentiable through what it computes itself: gates, norm, sigmoid",
     "given-gate": "takes g as a log decay",
     "bounded-gate": "computes g = lower_bound sigmoid(exp(A_log) (x + dt_bias)) itself",
     "softplus-gate": "computes g = -exp(A_log) softplus(x + dt_bias) itself",

@@ -40,6 +40,8 @@ class Case(NamedTuple):
     ops: tuple
     # "never": a refusal is no pass; "may": it is one; "must": nothing else is
     refusal: str
+    # it fills the memory of a device: no other case may run beside it
+    alone: bool
     check: Callable
 
 
@@ -47,6 +49,7 @@ class Result(NamedTuple):
     """What a case said: its outcome, the reason, the worst error beside its budget, the seconds.
 
     error, budget: of the comparison that came nearest to its budget or over it, None if nothing was compared.
+    engine: what ran inside of the implementation, where its adapter knows, else "".
 
     >>> Result("plain-inputs", "numbers", "pass").outcome
     'pass'
@@ -61,15 +64,17 @@ class Result(NamedTuple):
     what: str = ""
     accuracy: str | None = None
     seconds: float = 0.0
+    engine: str = ""
 
 
 CASES = {}
 
 
-def case(kind, *, input, clause, report=(), needs=(), ops=ALL, refusal="never"):
+def case(kind, *, input, clause, report=(), needs=(), ops=ALL, refusal="never", alone=False):
     """Register a function ``check(bench)`` as a case: its name is the case's, its docstring the kind of fault.
 
-    needs: features (see ``capabilities.FEATURES``) or "cuda"   report: names like "owner/repository#12".
+    needs: features (see ``capabilities.FEATURES``) or "cuda"   report: names like "owner/repository#12"
+    refusal: "never", "may" or "must"   alone: whether no other case may run beside it.
 
     >>> from kda_lab.conformance.cases import CASES
     >>> CASES["plain-inputs"].kind
@@ -81,14 +86,14 @@ def case(kind, *, input, clause, report=(), needs=(), ops=ALL, refusal="never"):
         fault = re.sub(r"\s+", " ", check.__doc__).strip()
         reports = (report,) if isinstance(report, str) else tuple(report)
         wanted = tuple(needs.split()) if isinstance(needs, str) else tuple(needs)
-        CASES[name] = Case(name, kind, fault, input, clause, reports, wanted, ops, refusal, check)
+        CASES[name] = Case(name, kind, fault, input, clause, reports, wanted, ops, refusal, alone, check)
         return check
 
     return register
 
 
 def link(report):
-    """The address of a public report.
+    """The address of a public report; where its number is a pull request, GitHub leads on from there.
 
     >>> link("vllm-project/vllm#41292")
     'https://github.com/vllm-project/vllm/issues/41292'

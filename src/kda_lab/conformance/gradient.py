@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from kda_lab.conformance import oracle, tolerance
+from kda_lab.conformance import oracle, reading, tolerance
 from kda_lab.conformance.bench import verdict_of
 from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import Crashed, Refused, Wrong
@@ -60,7 +60,7 @@ def wanted(rule, named, weights):
     digits = digest(named)
 
     def exact():
-        return differentiate(lambda a: oracle.loop(rule, a), named, weights, digits)
+        return differentiate(lambda a: reading.token_loop(rule, a), named, weights, digits)
 
     return oracle.kept((rule, digits, "gradient", weights), exact)
 
@@ -77,9 +77,7 @@ def costs(rule, named, weights, bits):
         def emulation(a):
             return tolerance.emulate(rule, a, bits, (64, 16)[run], g)
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
-            found = differentiate(emulation, named, weights, digits)
+        found = differentiate(emulation, named, weights, digits)
         return {name: error_of(name, found[name], right_ones[name], terms.get(name)).size for name in found}
 
     def measure():

@@ -1,9 +1,12 @@
 """The cases in a process of their own: a crash or a case without end costs one case, not the run.
 
-The parent sends one JSON document; the worker answers in lines of JSON: first what it loaded, then the name of each case before
-it starts and its result after it. What the implementation prints goes to stderr.
+The parent sends a JSON document in a line, and in a second line the precision of products by which to judge, or null; the worker
+answers in lines of JSON: first what it loaded, then the name of each case before it starts and its result after it, in the end the
+source files that it used. What the implementation prints goes to stderr.
 """
 
+import contextlib
+import functools
 import json
 import os
 import queue
@@ -11,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from kda_lab.conformance.case import Result
 
@@ -22,24 +26,29 @@ class Loaded(dict):
     """What the worker says about the implementation: name, op, capabilities, precision of products, environment."""
 
 
+class Sources(list):
+    """The source files of this package that the worker used: the adapter, and all that is not of the suite."""
+
+
 class Failed(Exception):
     """The implementation could not be loaded; the message is a sentence."""
 
 
-def stream(job, timeout):
-    """First a Loaded, then ("start", name) and Result for each case of job["cases"], whatever happens to the worker.
+def stream(job, timeout, rung=None):
+    """First a Loaded, then ("start", name) and Result for each case of job["cases"], whatever happens to the worker; then Sources.
 
-    job: what ``worker`` takes   timeout: seconds for one case.   Raises Failed.
+    job: what ``worker`` takes   timeout: seconds for one case   rung: a function that waits for the precision of products, which
+    another worker measures, or None.   Raises Failed.
     """
     left, told = list(job["cases"]), False
     while left:
         before = len(left)
-        for message in one_worker(job | {"cases": left}, timeout):
+        for message in one_worker(job | {"cases": left}, timeout, rung):
             if isinstance(message, Loaded):
                 if not told:
                     yield message
                 # a second worker must judge by what the first one measured
-                told, job = True, job | {"rung": message["products"]["precision"]}
+                told, rung = True, functools.partial(str, message["products"]["precision"])
                 continue
             if isinstance(message, Result):
                 left.remove(message.case)
@@ -50,7 +59,7 @@ def stream(job, timeout):
             )
 
 
-def one_worker(job, timeout):
+def one_worker(job, timeout, rung=None):
     """Messages of one worker process until it ends; ends with an "error" result for the case that ended it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "kda_lab.conformance.isolate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -59,8 +68,9 @@ def one_worker(job, timeout):
     threading.Thread(target=lambda: [lines.put(line) for line in process.stdout] and None or lines.put(None), daemon=True).start()
     running = None
     try:
-        process.stdin.write(json.dumps(job))
-        process.stdin.close()
+        send(process, json.dumps(job))
+        # it loads the implementation meanwhile
+        send(process, json.dumps(rung() if rung else None))
         while True:
             try:
                 # importing torch and compiling kernels count for no case
@@ -90,11 +100,20 @@ def one_worker(job, timeout):
             elif "result" in message:
                 running = None
                 yield Result(**message["result"])
+            elif "sources" in message:
+                yield Sources(message["sources"])
             else:
                 yield Loaded(message["loaded"])
     finally:
         process.kill()
         process.wait()
+
+
+def send(process, line):
+    """Write a line to a worker; one that has ended is noticed where its answers are read."""
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(line + "\n")
+        process.stdin.flush()
 
 
 def ended(code):
@@ -108,8 +127,12 @@ def ended(code):
     return f"the process ended with exit code {code}"
 
 
-def worker(job, say):
-    """Load the implementation, measure it, and let the cases speak; ``say`` sends one document to the parent."""
+def worker(job, say, ask):
+    """Load the implementation, measure it, and let the cases speak.
+
+    job: impl, op, caps, device, layout, dtype, seed, cases   say: sends one document to the parent   ask: the precision of products
+    that the parent knows, or None.
+    """
     import torch
 
     from kda_lab.conformance import adapters, run
@@ -126,19 +149,38 @@ def worker(job, say):
     # the inputs are small: a second thread costs more than it brings
     torch.set_num_threads(1)
     dtype = getattr(torch, job["dtype"])
-    rung = job.get("rung") or run.measure_rung(implementation, dtype, job["seed"])
-    say({"loaded": describe(implementation, job, rung)})
+    # what takes long to load is loaded before the parent is asked
+    libraries = adapters.libraries(implementation.function)
+    torch.zeros(1, device=job["device"])
+    rung = ask() or run.measure_rung(implementation, dtype, job["seed"])
+    say({"loaded": describe(implementation, job, rung, libraries)})
     for case in run.chosen(job["op"], job["cases"]):
         say({"start": [case.name, case.kind]})
         result = run.judge(case, implementation, dtype, job["seed"], rung)
         say({"result": result._asdict()})
         if result.outcome == "error" and any(words in result.reason for words in BROKEN):
             # no later call on this device works in this process
-            return
+            break
+    say({"sources": sorted(used())})
 
 
-def describe(implementation, job, rung):
-    """What the reports say about an implementation and where it ran."""
+def used():
+    """The files that ``Sources`` names, from the folder above the package.
+
+    >>> "kda_lab/ops/kda.py" in used() or "kda_lab.ops.kda" not in sys.modules
+    True
+    """
+    from kda_lab import fingerprint
+
+    names = set(fingerprint.used_sources([]))
+    for name, module in list(sys.modules.items()):
+        if name.startswith("kda_lab.conformance.adapters."):
+            names.add(Path(module.__file__).resolve().relative_to(fingerprint.PACKAGE.parent).as_posix())
+    return names
+
+
+def describe(implementation, job, rung, libraries):
+    """What the reports say about an implementation and where it ran.   libraries: versions by name."""
     import platform
 
     import torch
@@ -161,6 +203,7 @@ def describe(implementation, job, rung):
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": torch.cuda.get_device_name() if implementation.device == "cuda" else platform.machine() or "cpu",
+            "libraries": libraries,
         },
     }
 
@@ -175,7 +218,7 @@ def main():
         channel.write(json.dumps(document) + "\n")
         channel.flush()
 
-    worker(json.load(sys.stdin), say)
+    worker(json.loads(sys.stdin.readline()), say, lambda: json.loads(sys.stdin.readline() or "null"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 
 from kda_lab.conformance import tolerance
 from kda_lab.conformance.adapters import wrap
-from kda_lab.conformance.bench import Bench
+from kda_lab.conformance.bench import REASON, Bench
 from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import KINDS, Crashed, Refused, Result, Wrong
 from kda_lab.conformance.cases import CASES
@@ -60,7 +60,8 @@ def measure_rung(implementation, dtype, seed):
             return name
         except Wrong:
             continue
-        except (Unsupported, Refused, Crashed):
+        except Exception:
+            # whatever it is, each case will say it for itself
             return natural
     return natural
 
@@ -69,10 +70,21 @@ def judge(case, implementation, dtype, seed, rung):
     """The result of one case."""
     start = time.perf_counter()
     bench = Bench(implementation, dtype, seed, case.name, rung)
+    engines_that_ran(implementation)
     outcome, reason = verdict(case, bench)
     error, budget, what = bench.nearest or (None, None, "")
-    seconds = time.perf_counter() - start
-    return Result(case.name, case.kind, outcome, reason, error, budget, what, bench.accuracy, seconds)
+    engine, seconds = engines_that_ran(implementation), time.perf_counter() - start
+    return Result(case.name, case.kind, outcome, reason, error, budget, what, bench.accuracy, seconds, engine)
+
+
+def engines_that_ran(implementation):
+    """Names of what ran inside of the implementation since they were last asked for, or "" where nobody knows.
+
+    >>> from kda_lab import ops
+    >>> engines_that_ran(wrap(ops.chunk_kda))
+    ''
+    """
+    return ", ".join(sorted(set(getattr(implementation.function, "engines", list)())))
 
 
 def verdict(case, bench):
@@ -94,6 +106,10 @@ def verdict(case, bench):
         return ("pass", f"refused, as the contract allows: {what}") if allowed else ("refused", f"refused: {what}")
     except Crashed as what:
         return "error", str(what)
+    except Exception as error:
+        # outside of the call: an earlier launch that failed late, no memory left for the comparison
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return "error", f"outside of the implementation's call: {words}"[:REASON]
     return "pass", ""
 
 

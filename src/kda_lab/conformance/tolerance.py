@@ -15,11 +15,8 @@ from typing import NamedTuple
 import torch
 
 from kda_lab import decay
-from kda_lab.ops import chunked
-from kda_lab.ops.contract import DELTA_RULE, GATED_DELTA_RULE, KDA, Call
-from kda_lab.ops.prepare import prepare
+from kda_lab.conformance import reading
 
-RULES = {rule.name: rule for rule in (KDA, GATED_DELTA_RULE, DELTA_RULE)}
 # finest first: significand bits of the operands of products
 RUNGS = {"float64": 53, "float32": 24, "tf32/fp16": 11, "bfloat16": 8}
 BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
@@ -52,10 +49,27 @@ def noisy(x, bits, generator):
     return x * (1 + (2 * u - 1) * 2.0**-bits)
 
 
+class Local(NamedTuple):
+    """What chunks are before they meet a state; n sequences of m chunks.
+
+    M: [n, HV, m, C, C]   Q_in, K_g, W: [n, HV, m, C, K]   U: [n, HV, m, C, V]   D: [n, HV, m, K or 1].
+
+    >>> Local._fields
+    ('M', 'Q_in', 'K_g', 'D', 'U', 'W')
+    """
+
+    M: torch.Tensor
+    Q_in: torch.Tensor
+    K_g: torch.Tensor
+    D: torch.Tensor
+    U: torch.Tensor
+    W: torch.Tensor
+
+
 def emulate(rule, arguments, bits, C, generator):
     """(o, final state) as a chunk kernel whose products take operands of this many bits would have them.
 
-    rule: a name of RULES   arguments: keywords of ``ops``.   float64, differentiable.
+    rule: a name of ``reading.STEPS``   arguments: keywords of ``ops``.   float64, differentiable.
 
     >>> x = torch.ones(1, 3, 1, 1)
     >>> a = dict(q=x, k=x, v=x, beta=x[..., 0])
@@ -63,8 +77,6 @@ def emulate(rule, arguments, bits, C, generator):
     >>> bool(0 < (o - 1).abs().max() < 0.05)
     True
     """
-    call = Call(**arguments)
-    rule = RULES[rule]
 
     def operand(x):
         return noisy(x, bits, generator)
@@ -76,48 +88,50 @@ def emulate(rule, arguments, bits, C, generator):
     def summed(x):
         return noisy(x, max(bits, 24) - 3, generator)
 
-    p = prepare(rule, call, torch.float64)
-    p = p._replace(q=operand(p.q), k=operand(p.k), v=operand(p.v), g=kept(p.g), beta=kept(p.beta), S=kept(p.S))
-    plan = chunked.layout_of(p, C)
-    if plan is None:
-        return torch.zeros_like(call.v, dtype=torch.float64), p.S
-    order, active, rows = plan
-    local = local_terms(*chunked.cut_problem(p, rows), operand, kept, summed)
-    o, S = through_chunks(local, p.S[order], active, operand, summed)
-    o = chunked.back_to_tokens(o, rows, p.v.shape[:2])
-    left = call.v.shape[1] - o.shape[1]
-    o = torch.cat([o, o.new_zeros(o.shape[0], left, *o.shape[2:])], 1)
+    p = reading.read(rule, arguments)
+    # exact: the exponential of a sum that contains a gate at the floor is 0, as it is at -inf; and inf - inf cannot occur
+    g = kept(p.g).clamp(min=decay.clear_floor(torch.float64))
+    p = p._replace(q=operand(p.q), k=operand(p.k), v=operand(p.v), g=g, beta=kept(p.beta), S=kept(p.S))
+    parts = []
+    for members, rows in reading.of_one_length(p):
+        chunks = (reading.cut(x, rows, min(C, rows.shape[1])) for x in (p.q, p.k, p.v, p.g, p.beta[..., None]))
+        o, S = through_chunks(local_terms(*chunks, operand, kept, summed), p.S[members], operand, summed)
+        parts.append((members, rows, o.flatten(2, 3)[:, :, : rows.shape[1]], S))
+    o, S = reading.put_together(p, parts, arguments["v"].shape[:2])
     # the results are rounded to their dtypes
-    return noisy(o, BITS[call.v.dtype], generator), kept(S[order.argsort()])
+    return noisy(o, BITS[arguments["v"].dtype], generator), kept(S)
 
 
 def local_terms(Q, K, V, g, beta, operand, kept, summed):
-    """``ops.chunked.local_terms`` with every operand, kept number and sum rounded.   Shapes as there."""
-    G = kept(decay.prefix_sums(g))  # [X, HV, C, K or 1]
-    K_in, Q_in = operand(K * G.exp()), operand(Q * G.exp())  # [X, HV, C, K]
-    K_g = operand(K * kept(decay.later_sums(g)).exp())  # [X, HV, C, K]
-    D = kept(G[..., -1, :].exp())  # [X, HV, K or 1]
-    M, A = chunked.scores(torch.stack([operand(Q), operand(K)]), operand(K), kept(g))  # [X, HV, C, C]
+    """The terms of all chunks with every operand, kept number and sum rounded.
+
+    Q, K: [n, HV, m, C, K]   V: [n, HV, m, C, V]   g: [n, HV, m, C, K or 1]   beta: [n, HV, m, C, 1].
+    """
+    G = kept(decay.prefix_sums(g))  # [n, HV, m, C, K or 1]
+    K_in, Q_in = operand(K * G.exp()), operand(Q * G.exp())  # [n, HV, m, C, K]
+    K_g = operand(K * kept(decay.later_sums(g)).exp())  # [n, HV, m, C, K]
+    D = kept(G[..., -1, :].exp())  # [n, HV, m, K or 1]
+    M, A = reading.scores(torch.stack([operand(Q), operand(K)]), operand(K), kept(g))  # [n, HV, m, C, C]
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     R = torch.linalg.solve_triangular(summed(A).tril(-1) * beta + eye, eye, upper=False, unitriangular=True)
-    R = operand(R)  # [X, HV, C, C] (I + A)^-1
-    U, W = summed(R @ operand(V * beta)), operand(R @ operand(K_in * beta))  # [X, HV, C, V], [X, HV, C, K]
-    return chunked.Local(operand(M), Q_in, K_g, D, U, W)
+    R = operand(R)  # [n, HV, m, C, C] (I + A)^-1
+    U, W = summed(R @ operand(V * beta)), operand(R @ operand(K_in * beta))  # [n, HV, m, C, V], [n, HV, m, C, K]
+    return Local(operand(M), Q_in, K_g, D, U, W)
 
 
-def through_chunks(local, S, active, operand, summed):
-    """``ops.chunked.pass_states`` and ``read_out`` with rounded operands, and sums kept in float32."""
-    rows, finished, first = [], [], 0
-    for n in active:
-        M, Q_in, K_g, D, U, W = (x[first : first + n] for x in local)
-        first += n
-        S, done = S[:n], S[n:]
-        finished.append(done)
+def through_chunks(local, S, operand, summed):
+    """Outputs [n, HV, m, C, V] and final states, chunk after chunk, with rounded operands, and sums kept in float32.
+
+    S: [n, HV, V, K].
+    """
+    rows = []
+    for t in range(local.D.shape[2]):
+        M, Q_in, K_g, D, U, W = (x[:, :, t] for x in local)
         S_in = operand(S)
         E = operand(U - W @ S_in.mT)  # [n, HV, C, V]
         rows.append(Q_in @ S_in.mT + M @ E)
         S = summed(S * D[..., None, :] + E.mT @ K_g)
-    return torch.cat(rows), torch.cat([S, *reversed(finished)])
+    return torch.stack(rows, 2), S
 
 
 def row_errors(got, wanted, share=SHARE, terms=None):

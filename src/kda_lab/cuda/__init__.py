@@ -10,6 +10,9 @@ acceptance.py does it compute the rules, on this GPU, and how fast?
 kda_decode.cu  one decoding step in one kernel, on prefetch.cuh and ptx.cuh
 decode.py, decode_acceptance.py  its launch; does it compute the step, and how fast?
 
-kda_chunk_hopper.cu  one kernel for Hopper, 16 tokens a step, on hopper*.cuh; kda_pairs_hopper.cu takes two blocks a step
-hopper.py, hopper_acceptance.py  their launch and checks; nothing calls them yet
+kda_chunk_hopper.cu  one kernel for Hopper, on hopper*.cuh
+hopper.py, hopper_acceptance.py  its launch and checks
+
+workloads.py  shapes and inputs on which chunk kernels are compared
+trial.py      the frame of the acceptance checks
 """

@@ -7,18 +7,14 @@ Every case runs on memory poisoned with nan and is compared with a token loop of
 With OUT set, writes OUT/acceptance.json. Exits 0 only if every case holds.
 """
 
-import argparse
-import concurrent.futures
-import json
 import math
-import os
 import sys
 from typing import NamedTuple
 
 import torch
 
 from kda_lab import rules
-from kda_lab.cuda import chunk
+from kda_lab.cuda import chunk, trial
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.measure import graph_ms, hbm_floor_ms, median_ms, relative_error, stage_ms
 
@@ -248,25 +244,13 @@ def cases(device, small):
 def run(case, oracle_on=None):
     """One case -> its row. Twice, for bitwise equality; inputs must come out unchanged. oracle_on: a device, if not theirs."""
     before = {name: x.clone() for name, x in case.arguments.items() if isinstance(x, torch.Tensor)}
-    # with these two, torch.empty hands out nan
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    o, S = chunk.kda_chunk_forward(**case.arguments)
-    again = chunk.kda_chunk_forward(**case.arguments)
-    torch.use_deterministic_algorithms(False)
-    same = torch.equal(o, again[0]) and torch.equal(S, again[1])
-    kept = all(torch.equal(x, case.arguments[name]) for name, x in before.items())
+    (o, S), again = trial.twice(lambda: chunk.kda_chunk_forward(**case.arguments))
+    same = all(trial.same_bits(x, y) for x, y in zip((o, S), again))
+    kept = all(trial.same_bits(x, case.arguments[name]) for name, x in before.items())
     o, S, moved = o.to(oracle_on), S.to(oracle_on), {name: x.to(oracle_on) for name, x in before.items()}
     expected_o, expected_S = oracle(**(case.arguments | moved))
-    row = {
-        "case": case.name,
-        "o": relative_error(o, expected_o),
-        "state": relative_error(S, expected_S),
-        "bound": case.bound,
-        "repeats bitwise": same,
-        "inputs kept": kept,
-    }
-    return row | {"ok": row["o"] < case.bound and row["state"] < case.bound and same and kept}
+    errors = {"o": relative_error(o, expected_o), "state": relative_error(S, expected_S)}
+    return trial.judge(case.name, errors, dict.fromkeys(errors, case.bound), same, **{"inputs kept": kept})
 
 
 def timing(H, T=8192, D=128, **options):
@@ -290,12 +274,7 @@ def timing(H, T=8192, D=128, **options):
 
 def show(result):
     """The table."""
-    print(f"\n{'case':46}{'o':>9}{'state':>9}{'bound':>9}  bitwise, inputs kept")
-    for r in result["cases"]:
-        print(
-            f"{r['case']:46}{r['o']:9.1e}{r['state']:9.1e}{r['bound']:9.0e}",
-            f" {r['repeats bitwise']}, {r['inputs kept']}{'' if r['ok'] else '   FAIL'}",
-        )
+    trial.show_cases(result["cases"], ("o", "state"), "inputs kept")
     for name, r in result.get("resources", {}).items():
         print(f"{name:14}{r['registers']} registers, {r['spill_stores'] + r['spill_loads']} spill bytes")
     for r in result.get("timing", []):
@@ -308,47 +287,24 @@ def show(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="a few tokens a case and no timing")
-    parser.add_argument("--on-cpu", action="store_true", help="the small cases through the host compiler")
-    options = parser.parse_args()
+    options = trial.arguments(__doc__).parse_args()
     small = options.small or options.on_cpu
     todo = list(cases("cpu" if options.on_cpu else "cuda", small))
     result = {"torch": torch.__version__}
     if not options.on_cpu:
-        result |= {
-            "device": torch.cuda.get_device_name(),
-            "arch": cuda_compile.architecture(),
-            "cuda": torch.version.cuda,
-        }
-        kinds = list(dict.fromkeys(chunk.variant(**case.arguments) for case in todo))
-        arch = cuda_compile.architecture()
-        with concurrent.futures.ThreadPoolExecutor() as pool:  # NVRTC compiles different sources side by side
-            builds = list(pool.map(lambda kind: cuda_compile.build(chunk.SOURCE, kind.constants(), arch), kinds))
-        print(f"{len(builds)} variants compiled for {arch}", flush=True)
-        first = todo[0].arguments
-        result["resources"] = {
-            name: r._asdict()
-            for name, r in cuda_compile.resources(
-                cuda_compile.build(chunk.SOURCE, chunk.variant(**first).constants())
-            ).items()
-        }
-    result["cases"] = []
-    for case in todo:
-        # on the CPU for the small cases: compute-sanitizer then watches our kernels only
-        result["cases"].append(row := run(case, "cpu" if small else None))
-        print("ok  " if row["ok"] else "FAIL", case.name, flush=True)
+        result |= trial.machine()
+        kinds = dict.fromkeys(chunk.variant(**case.arguments) for case in todo)
+        builds = trial.build_all((chunk.SOURCE, kind.constants()) for kind in kinds)
+        print(f"{len(builds)} variants compiled for {result['arch']}", flush=True)
+        # those of the first case
+        result["resources"] = {name: r._asdict() for name, r in cuda_compile.resources(builds[0]).items()}
+    # on the CPU for the small cases: compute-sanitizer then watches our kernels only
+    result["cases"] = trial.try_all(todo, lambda case: [run(case, "cpu" if small else None)])
     good = all(row["ok"] for row in result["cases"])
     if not small:
         result["timing"] = [timing(H) for H in (32, 8, 96)] + [timing(32, exact=True)]
         good = good and all(row["graph ok"] for row in result["timing"])
-    if out := os.environ.get("OUT"):
-        with open(os.path.join(out, "acceptance.json"), "w") as file:
-            json.dump(result, file, indent=1)
-
-    show(result)
-    print("every case holds" if good else "SOME CASES FAIL")
-    return 0 if good else 1
+    return trial.finish(result, good, "acceptance.json", show)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,8 @@ compared bit by bit, and so is a second run.
 With OUT set, writes OUT/decode_acceptance.json. Exits 0 only if every case holds.
 """
 
-import argparse
-import concurrent.futures
 import itertools
-import json
 import math
-import os
 import sys
 from typing import NamedTuple
 
@@ -22,8 +18,9 @@ import torch
 
 from kda_lab import decay, features, rules
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda import decode
+from kda_lab.cuda import decode, trial
 from kda_lab.cuda.measure import COPY_RATE, median_ms, relative_error
+from kda_lab.cuda.trial import same_bits
 
 # of y: bf16 rounds it to 2^-9 (1.7e-3 in this norm), fp16 to 2^-12; the arithmetic is fp32, some hundred roundings
 BOUNDS = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 2e-5}
@@ -201,25 +198,16 @@ def call(case, **pools):
     return (decode.decode_core if case.core else decode.kda_decode)(**(case.arguments | pools))
 
 
-def same_bits(x, y):
-    """Equal, nan included."""
-    kind = {2: torch.int16, 4: torch.int32}[x.element_size()]
-    return torch.equal(x.view(kind), y.view(kind))
-
-
 def run(case):
     """One case -> its row."""
     a = case.arguments
     names = [name for name in ("conv_state", "state") if name in a]
-    runs = []
-    # with these two, torch.empty hands out nan
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    for _ in range(2):
+
+    def fresh():
         pools = {name: a[name].clone() for name in names}
-        runs.append((call(case, **pools), pools))
-    torch.use_deterministic_algorithms(False)
-    (y, pools), (again, others) = runs
+        return call(case, **pools), pools
+
+    (y, pools), (again, others) = trial.twice(fresh)
     given = {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in a.items()}
     if case.core:
         given = {name: x for name, x in given.items() if name not in ("l2norm", "beta_sigmoid")}
@@ -234,15 +222,9 @@ def run(case):
         for slot, rows in windows.items():
             conv[slot] = rows
         kept = kept and same_bits(conv, pools["conv_state"].cpu())
-    row = {
-        "case": case.name,
-        "y": relative_error(y.cpu(), expected),
-        "state": relative_error(state[written], torch.stack(list(states.values()))),
-        "bound": case.bound,
-        "repeats bitwise": same_bits(y, again) and all(same_bits(pools[name], others[name]) for name in names),
-        "kept": kept,
-    }
-    return row | {"ok": row["y"] < case.bound and row["state"] < STATE_BOUND and row["repeats bitwise"] and kept}
+    errors = {"y": relative_error(y.cpu(), expected), "state": relative_error(state[written], torch.stack(list(states.values())))}
+    same = same_bits(y, again) and all(same_bits(pools[name], others[name]) for name in names)
+    return trial.judge(case.name, errors, {"y": case.bound, "state": STATE_BOUND}, same, kept=kept)
 
 
 def graph_time(calls):
@@ -285,22 +267,14 @@ def timing(N, H, T=1, core=False, D=128):
 
 def resources():
     """What each variant takes of the chip -> {name: {registers: ..., ...}}."""
-    arch = cuda_compile.architecture()
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda kind: cuda_compile.build(decode.SOURCE, kind.constants(), arch), decode.VARIANTS.values())
-        tables = [cuda_compile.resources(built)["kda_decode"]._asdict() for built in builds]
+    builds = trial.build_all((decode.SOURCE, kind.constants()) for kind in decode.VARIANTS.values())
+    tables = [cuda_compile.resources(built)["kda_decode"]._asdict() for built in builds]
     return dict(zip(decode.VARIANTS, tables))
 
 
 def show(result):
     """The table."""
-    if result.get("cases"):
-        print(f"\n{'case':46}{'y':>9}{'state':>9}{'bound':>9}  bitwise, kept")
-    for r in result.get("cases", []):
-        print(
-            f"{r['case']:46}{r['y']:9.1e}{r['state']:9.1e}{r['bound']:9.0e}",
-            f" {r['repeats bitwise']}, {r['kept']}{'' if r['ok'] else '   FAIL'}",
-        )
+    trial.show_cases(result.get("cases", []), ("y", "state"), "kept")
     for name, r in result.get("resources", {}).items():
         print(f"{name:40}{r['registers']:4} registers, {r['spill_stores'] + r['spill_loads']} spill bytes, {r['stack']} stack")
     if result.get("timing"):
@@ -312,35 +286,24 @@ def show(result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="small cases and no timing")
-    parser.add_argument("--on-cpu", action="store_true", help="the small cases through the host compiler")
+    parser = trial.arguments(__doc__)
     parser.add_argument("--resources", action="store_true", help="registers and spills alone, compiled without a GPU")
     options = parser.parse_args()
     if options.resources:
         show({"resources": resources()})
         return 0
     small = options.small or options.on_cpu
-    result = {"torch": torch.__version__, "cases": []}
+    result = {"torch": torch.__version__}
     if not options.on_cpu:
-        result |= {"device": torch.cuda.get_device_name(), "arch": cuda_compile.architecture(), "cuda": torch.version.cuda}
-        result["resources"] = resources()
-    for case in cases("cpu" if options.on_cpu else "cuda", small):
-        result["cases"].append(row := run(case))
-        print("ok  " if row["ok"] else "FAIL", case.name, flush=True)
-    good = all(row["ok"] for row in result["cases"])
+        result |= trial.machine() | {"resources": resources()}
+    result["cases"] = trial.try_all(cases("cpu" if options.on_cpu else "cuda", small), lambda case: [run(case)])
     if not small:
         shapes = [(N, 32) for N in (1, 4, 16, 64, 256)] + [(64, 8)]
         result["timing"] = []
         for T, core, (N, H) in itertools.product((1, 4), (False, True), shapes):
             result["timing"].append(timing(N, H, T, core))
             torch.cuda.empty_cache()
-    if out := os.environ.get("OUT"):
-        with open(os.path.join(out, "decode_acceptance.json"), "w") as file:
-            json.dump(result, file, indent=1)
-    show(result)
-    print("every case holds" if good else "SOME CASES FAIL")
-    return 0 if good else 1
+    return trial.finish(result, all(row["ok"] for row in result["cases"]), "decode_acceptance.json", show)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ ON_DEVICE int thread_index() { return threadIdx.x; }
 ON_DEVICE int block_number() { return blockIdx.x; }
 ON_DEVICE unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-// read anew where it stands: what the compiler knows to stay the same it computes once, and keeps registers for it
-ON_DEVICE int fresh(int x) { asm volatile("" : "+r"(x)); return x; }
 struct alignas(8) Two { float x, y; };
 struct alignas(16) Four { float x, y, z, w; };
 
@@ -25,6 +23,11 @@ ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
 // one instruction of the special function unit each, about 2^-22 off
 ON_DEVICE float exp2_unit(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+ON_DEVICE float exp2_of_minus(float x) {    // the minus costs nothing; written in C++ it would, as it flushes
+    float y;
+    asm("{\n.reg .f32 t;\nneg.f32 t, %1;\nex2.approx.ftz.f32 %0, t;\n}" : "=f"(y) : "f"(x));
+    return y;
+}
 ON_DEVICE float log2_unit(float x) { float y; asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 ON_DEVICE float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 ON_DEVICE float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
@@ -47,6 +50,9 @@ ON_DEVICE void write(unsigned a, float x) { asm volatile("st.shared.f32 [%0], %1
 ON_DEVICE void write(unsigned a, float x, float y) {
     asm volatile("st.shared.v2.f32 [%0], {%1,%2};" :: "r"(a), "f"(x), "f"(y) : "memory");
 }
+ON_DEVICE void write(unsigned a, Four x) {
+    asm volatile("st.shared.v4.f32 [%0], {%1,%2,%3,%4};" :: "r"(a), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
 ON_DEVICE void write(unsigned a, unsigned x, unsigned y, unsigned z, unsigned w) {
     asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" :: "r"(a), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
@@ -61,6 +67,15 @@ template <int bytes> ON_DEVICE unsigned fetch_bits(const void* p) {
     unsigned short y;
     asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(y) : "l"(p));
     return y;
+}
+
+// a word of global memory by which thread blocks tell each other that what they wrote before can be read
+// what this thread wrote before becomes visible to other thread blocks
+ON_DEVICE void publish() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+ON_DEVICE void raise(unsigned* flag) { asm volatile("st.release.gpu.global.u32 [%0], 1;" :: "l"(flag) : "memory"); }
+ON_DEVICE void wait_for(const unsigned* flag) {
+    unsigned up;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(up) : "l"(flag) : "memory"); while (!up);
 }
 
 // ---- a warp and its fragments ----
@@ -98,22 +113,20 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
-// the same with depth 8: a at (g, 2t), (g + 8, 2t), b at row 2t of column g
-ON_DEVICE void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned b0) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+// c [16, 8] += a [16, 8] b [8, 8] in tf32: of each factor 10 bits after the point, the rest is cut off. a at (g, t), (g + 8, t),
+// (g, t + 4), (g + 8, t + 4); b at rows t and t + 4 of column g
+ON_DEVICE void multiply_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])),
+          "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
+// the part of x that tf32 keeps
+ON_DEVICE float kept_by_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 
 // ---- barriers ----
 // bar.sync: the threads that call it with this number
 ON_DEVICE void barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
-// the same; true for all if true for one
-ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
-    unsigned any;
-    asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbarrier.cta.red.or.pred q, %2, %3, p;\nselp.b32 %0, 1, 0, q;\n}"
-        : "=r"(any) : "r"((unsigned)mine), "r"(number), "r"(threads) : "memory");
-    return any;
-}
 // mbarrier: a phase ends when `count` arrivals and all announced bytes are in; waiters name the phase by its parity
 ON_DEVICE void mbarrier_init(unsigned b, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(count) : "memory");
@@ -132,10 +145,17 @@ ON_DEVICE void wait(unsigned b, unsigned parity) {
             : "=r"(done) : "r"(b), "r"(parity) : "memory");
     } while (!done);
 }
+// whether that phase has ended, without waiting
+ON_DEVICE bool has_ended(unsigned b, unsigned parity) {
+    unsigned done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
+        : "=r"(done) : "r"(b), "r"(parity) : "memory");
+    return done;
+}
 // what this thread wrote to shared memory becomes visible to the tensor cores and the copy engine
 ON_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- the copy engine: a box of [1 batch][1 head][slices][16 or 32 tokens][64 channels] of a tensor ----
+// ---- the copy engine: a box of [1 batch][1 head][slices][16 tokens][128 bytes of channels] of a tensor ----
 struct alignas(64) TensorMap { char bytes[128]; };
 ON_DEVICE void load_box(unsigned to, const TensorMap* map, int token, int slice, int head, int batch, unsigned b) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5,%6}], [%7];"
@@ -185,35 +205,34 @@ template <int N> ON_DEVICE void pin(float (&x)[N]) {
 //   keys_rows    b[k][n] at row n, channel k: stride between groups of 8 rows; the next 16 channels are 32 bytes on
 //   tokens_rows  b[k][n] at row k, channel n: stride to the next 64 n, stride between groups of 8 rows
 //   cores        b[k][n] in tiles of 8 n x 8 k, 128 bytes each, not swizzled: stride to the next 8 k, to the next 8 n
-ON_DEVICE unsigned long long describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
-    return (unsigned long long)((a & 0x3ffff) >> 4) | (unsigned long long)(stride1 >> 4) << 16
-        | (unsigned long long)(stride2 >> 4) << 32 | (unsigned long long)swizzled << 62;
+struct Description {
+    unsigned low, high;
+    __device__ Description at(unsigned bytes) const { return {low + bytes / 16, high}; }    // further on
+};
+ON_DEVICE Description describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    return {(a & 0x3ffff) >> 4 | (stride1 >> 4) << 16, stride2 >> 4 | swizzled << 30};
 }
 #define LIST4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LIST16(d, i) LIST4(d, i), LIST4(d, i + 4), LIST4(d, i + 8), LIST4(d, i + 12)
 #define LIST32(d) LIST16(d, 0), LIST16(d, 16)
-#define FACTORS(a, b, keep) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep)
+#define FACTORS(a, b, keep) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.low), "r"(b.high), "r"(keep)
 #define NAMES16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES32 NAMES16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES64 NAMES32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
     ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-// d [64, 32] or [64, 64]; b by keys_rows or cores; keep = 0: without the old d
-ON_DEVICE void wgmma_keys(float (&d)[16], const unsigned (&a)[4], unsigned long long b, int keep) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-        "{" NAMES16 "}, {%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}" : LIST16(d, 0) : FACTORS(a, b, keep));
-}
-ON_DEVICE void wgmma_keys(float (&d)[32], const unsigned (&a)[4], unsigned long long b, int keep) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{" NAMES32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}" : LIST32(d) : FACTORS(a, b, keep));
+// d [64, 32]; b by keys_rows or cores; keep = 0: without the old d
+ON_DEVICE void wgmma_keys(float (&d)[16], const unsigned (&a)[4], Description b, int keep) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nmov.b64 b, {%20,%21};\nsetp.ne.b32 p, %22, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{" NAMES16 "}, {%16,%17,%18,%19}, b, p, 1, 1, 0;\n}" : LIST16(d, 0) : FACTORS(a, b, keep));
 }
 // d [64, 64] or [64, 128] += a b; b by tokens_rows
-ON_DEVICE void wgmma_tokens(float (&d)[32], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-        "{" NAMES32 "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;\n}" : LIST32(d) : FACTORS(a, b, 1));
+ON_DEVICE void wgmma_tokens(float (&d)[32], const unsigned (&a)[4], Description b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nmov.b64 b, {%36,%37};\nsetp.ne.b32 p, %38, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{" NAMES32 "}, {%32,%33,%34,%35}, b, p, 1, 1, 1;\n}" : LIST32(d) : FACTORS(a, b, 1));
 }
-ON_DEVICE void wgmma_tokens(float (&d)[64], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-        "{" NAMES64 "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;\n}" : LIST32(d), LIST16(d, 32), LIST16(d, 48) : FACTORS(a, b, 1));
+ON_DEVICE void wgmma_tokens(float (&d)[64], const unsigned (&a)[4], Description b) {
+    asm volatile("{\n.reg .pred p;\n.reg .b64 b;\nmov.b64 b, {%68,%69};\nsetp.ne.b32 p, %70, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{" NAMES64 "}, {%64,%65,%66,%67}, b, p, 1, 1, 1;\n}" : LIST32(d), LIST16(d, 32), LIST16(d, 48) : FACTORS(a, b, 1));
 }
 // setmaxnreg: registers pass from the warpgroups that need few to those that need many
 template <int registers> ON_DEVICE void more_registers() {

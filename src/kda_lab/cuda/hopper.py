@@ -1,6 +1,6 @@
-"""Launch the Hopper kernels: tensors in, (o, final state) out, on torch's current stream, in one kernel.
+"""Launch the Hopper kernel: tensors in, (o, final state) out, on torch's current stream, in one kernel.
 
-kda_chunk_hopper.cu takes 16 tokens a step, kda_pairs_hopper.cu two such blocks; benchmarks/NOTES.md has their times.
+kda_chunk_hopper.cu takes 16 tokens a step; benchmarks/NOTES.md has its times.
 
 Arguments are those of `kda_lab.ops`, which validates them. `unsupported` says in a sentence what this kernel leaves to
 `chunk.kda_chunk_forward`. Nothing here waits for the GPU, and a call can be captured in a CUDA graph once its variant has
@@ -18,7 +18,6 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda import on_cpu
 
 C = 16
-SLOTS = 8  # of the rings in hopper_pairs/layout.cuh
 GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
@@ -32,18 +31,22 @@ def whole_lines(size):
 
 
 class Args(ctypes.Structure):
-    """struct Args of the source, field by field."""
+    """struct Args of hopper_work.cuh, field by field."""
 
     _fields_ = [
         *((name, ctypes.c_ubyte * MAP_BYTES) for name in ("q", "k", "g", "v", "o")),
         ("beta", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("beta_batch", "beta_token", "beta_head")),
-        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "cu_seqlens", "out")),
-        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group")),
+        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed")),
+        *((name, ctypes.c_void_p) for name in ("cu_seqlens", "out")),
+        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group", "increments", "clusters")),
         ("scale", ctypes.c_float),
         ("lower_bound", ctypes.c_float),
-        ("increments", ctypes.c_longlong),
     ]
+
+
+# the source aligns its arguments to 64 bytes
+ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
 
 
 class Map(ctypes.Structure):
@@ -58,10 +61,7 @@ class Map(ctypes.Structure):
 
 
 class Variant(NamedTuple):
-    """What the compiler has to know.
-
-    ctas: thread blocks a head, 1 or 2   stages: factors that may wait, 0 for what fits   pairs: two blocks of tokens a step.
-    """
+    """What the compiler has to know.   warps: that prepare in a thread block, 0 for as many as their slots allow."""
 
     key: int = 128
     value: int = 128
@@ -71,67 +71,49 @@ class Variant(NamedTuple):
     unbounded: bool = False
     l2norm: bool = True
     beta_sigmoid: bool = True
-    ctas: int = 1
-    stages: int = 0
-    pairs: bool = False
+    warps: int = 0
 
-    def name(self):
-        """Of the kernel; its source has the same."""
-        return "kda_pairs_hopper" if self.pairs else "kda_chunk_hopper"
+    def ctas(self):
+        """Thread blocks that serve a head together, 64 rows of its state each."""
+        return self.value // 64
 
-    def source(self):
-        """The file that defines the kernel."""
-        return f"{self.name()}.cu"
+    def sizes(self, warps):
+        """Bytes of a slot with its mbarriers, and of all the rest with so many warps, as hopper_layout.cuh counts."""
+        vector, keys = 4 * self.key, self.key // 64 * 2048
+        slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
+        scratch = whole_lines(warps * (1024 + 256 + 2 * vector))
+        return slot + 40, scratch + 8 * warps + 8 + 16 + 1024
 
-    def state_groups(self):
-        """Warpgroups that hold 64 rows of S each."""
-        return 1 if self.ctas == 2 else self.value // 64
+    def slots(self, warps):
+        """How many blocks a thread block has room for: in a cluster 8 of its own and 4 of its partner's, or half of that."""
+        slot, rest = self.sizes(warps)
+        fit = (SHARED_LIMIT - rest) // slot
+        return fit if self.ctas() == 1 else 12 if fit >= 12 else 8
 
-    def threads(self):
-        """Of one thread block."""
-        return 128 * (self.state_groups() + 2)
-
-    def sizes(self):
-        """Bytes of a stage with its mbarriers and of all the rest, as hopper_layout.cuh and hopper_pairs/layout.cuh count."""
-        groups, vector = self.state_groups(), 4 * self.key
-        if self.pairs:
-            keys = self.key // 64 * 4096
-            stage = whole_lines(3 * keys + 4 * 1024 + 2 * vector) + groups * 4096
-            tiles = 2 * keys + 2 * C * self.key * self.gates.itemsize + (3 * keys if self.ctas == 2 else 0)
-            own = 2 * 1024 + 2 * 1280 + 2 * 256 + 512 + 1024 + (5 + (2 + C if self.unbounded else 0)) * vector
-            return stage + 8, 2 * (tiles + own) + groups * self.ctas * 4096 + SLOTS * (vector + 8 + 8) + 16 + 16
-        keys = self.key // 64 * 2048
-        stage = whole_lines(3 * keys + 1024 + (3 * vector + 16 if self.unbounded else 2 * vector)) + groups * 2048
-        inputs = 2 * (2 * keys + C * self.key * self.gates.itemsize)
-        own = whole_lines(2 * keys + 2 * 1024 + 32 * 80 + 256 + (C * vector if self.unbounded else 0))
-        at_once = 2 if self.ctas == 1 and not self.unbounded else 1
-        return stage + 24, 2 * (inputs + at_once * own) + groups * 3 * 2048 + 32 + 16 + 1024
-
-    def stage_count(self):
-        """How many stages of factors: as many as fit, up to a number beyond which nothing is gained."""
-        stage, rest = self.sizes()
-        most = (3 if self.ctas == 2 else 5) if self.pairs else (8 if self.ctas == 2 else 6)
-        return self.stages or min(most, (SHARED_LIMIT - rest) // stage)
+    def prepare_warps(self):
+        """Fewer than the slots for blocks of their own, and at most 5."""
+        return self.warps or next(n for n in (6, 5, 4, 3, 2, 1) if self.slots(n) - (4 if self.ctas() == 2 else 0) > n)
 
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
-        stage, rest = self.sizes()
-        return self.stage_count() * stage + rest
+        warps = self.prepare_warps()
+        slot, rest = self.sizes(warps)
+        return self.slots(warps) * slot + rest
 
     def constants(self):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
-            ("VALUE", self.value),
             ("GATE", GATES[self.gate]),
             ("GATE_IN", TYPES[self.gates]),
             ("BETA_IN", TYPES[self.betas]),
             ("UNBOUNDED", int(self.unbounded)),
             ("L2NORM", int(self.l2norm)),
             ("BETA_SIGMOID", int(self.beta_sigmoid)),
-            ("CTAS", self.ctas),
-            ("STAGES", self.stage_count()),
-            ("ARGS_BYTES", ctypes.sizeof(Args)),
+            ("CTAS", self.ctas()),
+            ("SLOTS", self.slots(self.prepare_warps())),
+            ("PREPARE_WARPS", self.prepare_warps()),
+            ("ARGS_BYTES", ARGS_BYTES),
             ("SHARED_BYTES", self.shared_bytes()),
         )
 
@@ -139,29 +121,26 @@ class Variant(NamedTuple):
 # one of each kind that differs in code, for the resource table and the compile test
 VARIANTS = {
     "raw bounded gate": Variant(),
-    "raw bounded gate, 2 blocks a head": Variant(ctas=2),
     "raw softplus gate": Variant(gate="softplus", unbounded=True),
-    "raw softplus gate, 2 blocks a head": Variant(gate="softplus", unbounded=True, ctas=2),
     "given gate fp32": Variant(gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, beta_sigmoid=False),
-    "given gate fp32, 2 blocks a head": Variant(
-        gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, l2norm=False, beta_sigmoid=False, ctas=2
-    ),
+    "given gate, no norm": Variant(gate="given", unbounded=True, l2norm=False, beta_sigmoid=False),
+    "raw bounded fp32 gate": Variant(gates=torch.float32),
     "K=64 V=64": Variant(key=64, value=64),
     "K=64 V=128": Variant(key=64),
     "K=128 V=64, given gate": Variant(value=64, gate="given", gates=torch.float32, unbounded=True),
-    "raw bounded fp32 gate": Variant(gates=torch.float32),
-    "pairs, raw bounded gate": Variant(pairs=True),
-    "pairs, raw bounded gate, 2 blocks a head": Variant(pairs=True, ctas=2),
-    "pairs, raw softplus gate": Variant(pairs=True, gate="softplus", unbounded=True),
 }
+THREADS = 512
+
+
+SOURCE, NAME = "kda_chunk_hopper.cu", "kda_chunk_hopper"
 
 
 @functools.cache
 def kernel(variant, device):
     """The kernel of a variant for GPU number `device`, or for the CPU if None."""
     if device is None:
-        return on_cpu.Kernel(variant.source(), variant.constants(), (variant.name(),), variant.name())
-    return cuda_compile.Kernel(cuda_compile.build(variant.source(), variant.constants()), variant.name(), variant.shared_bytes())
+        return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
+    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes())
 
 
 def misfit(name, x):
@@ -196,37 +175,31 @@ def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=N
     return next((m for m in map(misfit, ("q", "k", "v", "g"), (q, k, v, g)) if m), None)
 
 
-def tensor_map(x, slices, rows):
-    """How the copy engine sees [B, T, H, D]: 128 bytes.
-
-    Boxes of `rows` tokens x `slices` x 64 channels, swizzled; fp32 rows whole and plain.
-    """
+def tensor_map(x, slices):
+    """How the copy engine sees [B, T, H, D]: 128 bytes. Boxes of 16 tokens x `slices` x 128 bytes of channels, swizzled."""
     B, T, H, D = x.shape
-    swizzled = x.dtype == torch.bfloat16
-    width = 64 if swizzled else D
+    width = 128 // x.itemsize
     # a stride along an extent of one is never used, and may be anything in torch
     batch, token, head = (s * x.itemsize if n > 1 else D * x.itemsize for s, n in zip(x.stride()[:3], (B, T, H)))
-    size, stride = (width, T, D // width, H, B), (token, width * x.itemsize, head, batch)
+    size, stride = (width, T, D // width, H, B), (token, 128, head, batch)
     if not x.is_cuda:
-        plain = Map(x.data_ptr(), x.itemsize, width, rows, slices, size, stride)
+        plain = Map(x.data_ptr(), x.itemsize, width, C, slices, size, stride)
         return bytes(plain).ljust(MAP_BYTES, b"\0")
     from cuda.bindings import driver
 
     encoded = cuda_compile.check(
         driver.cuTensorMapEncodeTiled(
             driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-            if swizzled
+            if x.dtype == torch.bfloat16
             else driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
             5,
             x.data_ptr(),
             [driver.cuuint64_t(n) for n in size],
             [driver.cuuint64_t(n) for n in stride],
-            [driver.cuuint32_t(n) for n in (width, rows, slices, 1, 1)],
+            [driver.cuuint32_t(n) for n in (width, C, slices, 1, 1)],
             [driver.cuuint32_t(1)] * 5,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
-            if swizzled
-            else driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,
+            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
             driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         )
@@ -240,30 +213,11 @@ def multiprocessors(device):
     return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def variant(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    *,
-    l2norm=False,
-    beta_sigmoid=False,
-    gate="given",
-    lower_bound=None,
-    heads=None,
-    ctas=None,
-    pairs=False,
-    **_,
-):
-    """What a call compiles. heads: heads of all sequences; two thread blocks a head while every one has a multiprocessor."""
-    K, V = k.shape[-1], v.shape[-1]
-    if ctas is None:
-        heads = heads or v.shape[0] * v.shape[2]
-        ctas = 2 if V == 128 and 2 * heads <= multiprocessors(v.device.index if v.is_cuda else None) else 1
+def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, warps=0, **_):
+    """What a call compiles."""
     unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
     g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
-    return Variant(K, V, g.dtype, beta.dtype, gate, unbounded, l2norm, beta_sigmoid, ctas, pairs=pairs)
+    return Variant(k.shape[-1], v.shape[-1], g.dtype, beta.dtype, gate, unbounded, l2norm, beta_sigmoid, warps)
 
 
 def launch(
@@ -291,27 +245,30 @@ def launch(
     """
     (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
     # the sources align their arguments to 64 bytes
-    memory = ctypes.create_string_buffer(ctypes.sizeof(Args) + 64)
+    memory = ctypes.create_string_buffer(ARGS_BYTES + 64)
     args = Args.from_buffer(memory, -ctypes.addressof(memory) % 64)
-    rows, keys, values = 2 * C if kind.pairs else C, K // 64, kind.state_groups()
-    gates = keys if g.dtype == torch.bfloat16 else 1
-    seen = (("q", q, keys), ("k", k, keys), ("g", g, gates), ("v", v, values), ("o", v if o is None else o, 1))
+    seen = (("q", q, 1), ("k", k, 1), ("g", g, K * g.itemsize // 128), ("v", v, 1), ("o", v if o is None else o, 1))
     for name, x, slices in seen:
-        setattr(args, name, (ctypes.c_ubyte * MAP_BYTES).from_buffer_copy(tensor_map(x, slices, rows)))
+        setattr(args, name, (ctypes.c_ubyte * MAP_BYTES).from_buffer_copy(tensor_map(x, slices)))
     args.beta_batch, args.beta_token, args.beta_head = beta.stride()
     args.sequences, args.increments = 2 * N if transitions else N, N
     args.tokens, args.heads, args.group = T, HV, HV // H
     args.scale, args.lower_bound = K**-0.5 if scale is None else scale, lower_bound or 0.0
+    heads = args.sequences * HV
+    args.clusters = min(heads, multiprocessors(v.device.index if v.is_cuda else None) // kind.ctas())
     states = dict(initial_state=initial_state, final_state=final_state)
+    if heads > args.clusters or cu_seqlens is not None and args.sequences > 1:
+        # ranges of equal length may cut heads: their states pass through memory
+        states |= dict(passed_state=torch.empty((args.clusters, V, K), device=v.device))
+        states |= dict(passed=torch.zeros((args.clusters, kind.ctas()), dtype=torch.int32, device=v.device))
     for name, x in dict(states, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o).items():
         setattr(args, name, None if x is None else x.data_ptr())
-    heads = args.sequences * HV
     if not v.is_cuda:
-        kernel(kind, None).launch(heads, kind.ctas * kind.threads(), args)
+        kernel(kind, None).launch(args.clusters, kind.ctas() * THREADS, args)
         return
     with torch.cuda.device(v.device):
         stream = cuda_compile.current_stream(v.device)
-        kernel(kind, v.device.index).launch(heads * kind.ctas, kind.threads(), args, stream)
+        kernel(kind, v.device.index).launch(args.clusters * kind.ctas(), THREADS, args, stream)
 
 
 def cut(cu_seqlens, segments):
@@ -343,9 +300,7 @@ def kda_hopper_forward(
     dt_bias=None,
     lower_bound=None,
     gate="given",
-    ctas=None,
-    stages=0,
-    pairs=False,
+    warps=0,
     segments=1,
     **_,
 ):
@@ -353,18 +308,16 @@ def kda_hopper_forward(
 
     q, k: [B, T, H, K]   v: [B, T, HV, V]   g: [B, T, HV, K]   beta: [B, T, HV]; q, k, v bf16, K and V 64 or 128.
     gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
-    ctas: thread blocks a head, None for what fills the GPU better.   stages, pairs: of `Variant`, for measurements.
+    warps: of `Variant`, for measurements.
     segments: parts of a sequence that run side by side, for few heads (B = 1, V >= K): a first launch makes their
     increments and transitions, a scan of these their initial states, a second launch the outputs.
-    Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk, with pairs chunk-pair.
+    Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
     """
     if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
         raise ValueError(f"{reason}; use kda_chunk_forward")
     (B, T, _, K), (HV, V) = k.shape, v.shape[2:]
-    if segments > 1 and (B > 1 or V < K or pairs):
-        raise ValueError(
-            f"segments need one batch row, V >= K and blocks, got B={B}, K={K}, V={V}, pairs={pairs}; pass segments=1"
-        )
+    if segments > 1 and (B > 1 or V < K):
+        raise ValueError(f"segments need one batch row and V >= K, got B={B}, K={K}, V={V}; pass segments=1")
     g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
     A_log, dt_bias, initial_state = (
         None if x is None else x.float().contiguous() for x in (A_log, dt_bias, initial_state)
@@ -372,7 +325,7 @@ def kda_hopper_forward(
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
     N = B if cu_seqlens is None else cu_seqlens.numel() - 1
     # rows at and after cu_seqlens[-1] belong to no sequence and are zero; kda_chunk_hopper.cu sees to that itself
-    o = (torch.zeros if pairs else torch.empty)((B, T, HV, V), dtype=v.dtype, device=v.device)
+    o = torch.empty((B, T, HV, V), dtype=v.dtype, device=v.device)
 
     def states(n):
         return torch.empty((n, HV, V, K), device=v.device)
@@ -382,8 +335,8 @@ def kda_hopper_forward(
         return o, S if output_final_state else None
 
     def run(N, *, transitions=False, **where):
-        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound, ctas=ctas, pairs=pairs)
-        kind = variant(q, k, v, g, beta, heads=N * HV * (2 if transitions else 1), **options)._replace(stages=stages)
+        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound, warps=warps)
+        kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
         launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
 

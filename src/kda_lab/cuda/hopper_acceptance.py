@@ -1,37 +1,43 @@
 """Does the Hopper kernel compute the rules, on this GPU, and how fast? `python -m kda_lab.cuda.hopper_acceptance`
 
-Every case runs on memory poisoned with nan, by blocks and by pairs, with one thread block a head and with two, and is compared
-with the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move the arguments.
+Every case runs on memory poisoned with nan, whole and in segments, a cut case also on few multiprocessors, and is compared with
+the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move the arguments.
 --small   cases of a few tokens without timing, for compute-sanitizer
 --on-cpu  the small cases through the host compiler, on a machine without a GPU
---time    timing alone, --all of every way; --shapes, --gates: lists, with commas
-With OUT set, writes OUT/hopper.json. Exits 0 only if every case holds.
+--time    timing alone, --all also in segments; --shapes (as `workloads.shape` takes them), --gates: lists, with commas
+With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
 """
 
-import argparse
-import concurrent.futures
-import json
+import contextlib
 import math
-import os
 import sys
-import time
 
 import torch
 
-from kda_lab.cuda import acceptance, chunk, hopper
+from kda_lab.cuda import acceptance, chunk, hopper, trial, workloads
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.measure import graph_ms, hbm_floor_ms, relative_error
 
-SHAPES = {
-    "T=8192 H=96": dict(T=8192, H=96),
-    "T=8192 H=64": dict(T=8192, H=64),
-    "T=8192 H=32": dict(T=8192, H=32),
-    "T=8192 H=8": dict(T=8192, H=8),
-    "T=65536 H=8": dict(T=65536, H=8),
-    "8x1024 H=96": dict(T=8192, H=96, lengths=[1024] * 8),
-    "mixed H=96": dict(T=8192, H=96, lengths=[1300, 547, 2048, 963, 271, 3063]),
-    "T=1024 H=32": dict(T=1024, H=32),
-}
+# a bf16 output alone costs 1.7e-3, bf16 products of a block about the double; nearly equal keys cancel in the solve
+BOUND, COLLINEAR = 6e-3, 4e-2
+# few multiprocessors have more heads than clusters, and ranges of equal length then cut heads at other places each
+FEW = (4, 6, 8)
+
+
+@contextlib.contextmanager
+def multiprocessors(count):
+    """Launches as on a GPU with so many multiprocessors; None: with as many as there are.
+
+    >>> with multiprocessors(4):
+    ...     hopper.multiprocessors(None)
+    4
+    """
+    found = hopper.multiprocessors
+    hopper.multiprocessors = lambda device: count or found(device)
+    try:
+        yield
+    finally:
+        hopper.multiprocessors = found
 
 
 def cases(device, small):
@@ -40,15 +46,16 @@ def cases(device, small):
     def case(*args, **options):
         return acceptance.make(*args, device=device, **options)
 
-    ends = [0, 0, 3, 36, 36, 68, 85]
+    ends = [0, 0, 3, 55, 55, 75]
     yield case("raw bounded, tail", "strong", 70, H=1)
-    yield case("varlen, empty, HV=2H, rows left over", "strong", 90, H=1, HV=2, cu_seqlens=ends)
-    yield case("varlen, given gates", "long", 90, H=1, cu_seqlens=ends, state=False)
+    yield case("cut, varlen, empty, HV=2H, rows left over", "strong", 80, H=1, HV=2, cu_seqlens=ends)
+    yield case("varlen, given gates", "long", 80, H=1, cu_seqlens=ends, state=False)
+    yield case("cut, five heads", "weak", 50, H=5)
     yield case("clears: -60, -1e4, -inf", "clears", 100, H=1)
     yield case("softplus, x up to 100", "softplus", 66, H=1)
-    yield case("collinear, B=2", "weak", 40, B=2, H=1, collinear=True)
+    yield case("cut, collinear, B=2", "weak", 50, B=2, H=2, collinear=True)
     yield case("K=64 V=64", "strong", 50, H=1, K=64, V=64)
-    yield case("K=128 V=64", "long", 50, H=1, V=64)
+    yield case("cut, K=128 V=64", "long", 50, H=5, V=64)
     yield case("K=64 V=128, scale", "strong", 50, H=1, K=64, scale=0.5)
     if small:
         return
@@ -56,79 +63,61 @@ def cases(device, small):
         for T in (1, 15, 16, 17, 31, 32, 33, 1000):
             yield case(gates, gates, T, seed=T)
         yield case(gates, gates, 2048, H=8)
+        yield case(f"cut, {gates}, 96 heads", gates, 600, H=96)
     yield case("collinear", "weak", 2048, H=8, collinear=True)
     yield case("collinear, strong", "strong", 1000, collinear=True)
-    yield case("varlen, rows left over", "long", 1000, cu_seqlens=[0, 0, 1, 64, 64, 129, 500, 500, 963, 963])
+    yield case("cut, varlen, rows left over", "long", 1000, cu_seqlens=[0, 0, 1, 64, 64, 129, 500, 500, 963, 963])
     yield case("B=3, HV=4H, no state", "weak", 130, B=3, H=1, HV=4, state=False)
     yield case("clears: -60, -1e4, -inf", "clears", 1000)
     yield case("softplus, x up to 100", "softplus", 1000)
     yield case("many sequences, varlen", "long", 600, H=4, cu_seqlens=list(range(601)))
+    lengths = torch.randint(0, 300, (60,), generator=torch.Generator().manual_seed(1))
+    ends = [0, *lengths.cumsum(0).tolist()]
+    for gates in ("strong", "weak"):
+        yield case(f"cut, {gates}, 60 sequences", gates, ends[-1] + 5, H=8, cu_seqlens=ends)
+    ends = [0, 7, 4103, *range(4120, 5000, 40)]
+    yield case("cut, one long among short sequences", "weak", 5000, H=5, HV=10, cu_seqlens=ends)
+    yield case("cut, B=5, 100 heads, V=64", "long", 150, B=5, H=20, V=64)
     yield case("T=0", "long", 0)
 
 
+def ways(k, v, segments=3):
+    """What can compute a case: the kernel on whole sequences, and on segments.
+
+    >>> ways(torch.empty(1, 4, 2, 128), torch.empty(1, 4, 2, 64))
+    [{'segments': 1}]
+    """
+    return [dict(segments=n) for n in ((1, segments) if len(v) == 1 and v.shape[-1] >= k.shape[-1] else (1,))]
+
+
 def run(case, oracle_on=None):
-    """One case -> a row for each way of computing it. Rows that belong to nobody hold nan."""
+    """One case -> a row for each way of computing it. Rows of nobody hold nan.   oracle_on: a device, if not theirs."""
     a = case.arguments
     if a["cu_seqlens"] is not None:
         for name in ("q", "k", "v", "g", "beta"):
             a[name][:, int(a["cu_seqlens"][-1]) :] = math.nan
     moved = {name: x.to(oracle_on) for name, x in a.items() if isinstance(x, torch.Tensor)}
     expected = acceptance.oracle(**(a | moved))
-    return [compare(case, way, expected) for way in ways(a["k"], a["v"])]
+    counts = (None, *FEW) if case.name.startswith("cut") else (None,)
+    return [compare(case, way, count, expected) for way in ways(a["k"], a["v"]) for count in counts]
 
 
-def ways(k, v, segments=3):
-    """What can compute a case: blocks or pairs a step; one thread block a head or two; segments."""
-    two = (1, 2) if v.shape[-1] == 128 else (1,)
-    whole = [dict(ctas=ctas, pairs=pairs, segments=1) for pairs in (False, True) for ctas in two]
-    cut = len(v) == 1 and v.shape[-1] >= k.shape[-1]
-    return whole + [dict(ctas=ctas, pairs=False, segments=segments) for ctas in two if cut]
-
-
-def compare(case, way, expected):
-    """Twice, for bitwise equality; inputs must come out unchanged."""
+def compare(case, way, count, expected):
+    """Twice, for bitwise equality; inputs must come out unchanged.   count: of multiprocessors, None for all."""
     a = case.arguments
     before = {name: x.clone() for name, x in a.items() if isinstance(x, torch.Tensor)}
-    # with these two, torch.empty hands out nan
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    o, S = hopper.kda_hopper_forward(**a, **way)
-    again = hopper.kda_hopper_forward(**a, **way)
-    torch.use_deterministic_algorithms(False)
-    same = torch.equal(o, again[0]) and torch.equal(S, again[1])
-    kept = all(torch.equal(x.nan_to_num(), a[name].nan_to_num()) for name, x in before.items())
-    errors = [relative_error(x.to(y.device), y) for x, y in zip((o, S), expected)]
-    row = {"case": case.name, **way, "o": errors[0], "state": errors[1]}
-    # a bf16 output alone costs 1.7e-3, bf16 products of a block about the double; nearly equal keys cancel in the solve
-    row |= {"bound": 4e-2 if case.bound == acceptance.COLLINEAR else 6e-3, "repeats bitwise": same, "inputs kept": kept}
-    return row | {"ok": row["o"] < row["bound"] and row["state"] < row["bound"] and same and kept}
-
-
-def inputs(T, H, gates, lengths=None, D=128, seed=0):
-    """Arguments in the form of the public measurements: bf16, raw bounded gates, norm and sigmoid in the kernel, state in, out.
-
-    gates: strong (normal), long and weak (a log decay for each channel, log-uniform up to 1 and to 1e-2).
-    """
-    generator = torch.Generator("cuda").manual_seed(seed)
-    options = dict(device="cuda", generator=generator)
-    q, k, v, g = (torch.randn(1, T, H, D, **options).bfloat16() for _ in range(4))
-    A_log, dt_bias = torch.rand(H, **options), torch.rand(H, D, **options)
-    if gates != "strong":
-        decay = 10 ** (-4 + (4 if gates == "long" else 2) * torch.rand(H, D, **options)) * torch.exp(0.2 * g.float())
-        g = torch.logit(decay.clamp(1e-6, 4.9) / 5).bfloat16()
-        A_log, dt_bias = 0 * A_log, 0 * dt_bias
-    N = len(lengths) if lengths else 1
-    cu_seqlens = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device="cuda") if lengths else None
-    return dict(
-        q=q, k=k, v=v, g=g, beta=torch.randn(1, T, H, **options).bfloat16(), initial_state=torch.randn(N, H, D, D, **options),
-        cu_seqlens=cu_seqlens, gate="bounded", lower_bound=-5.0, A_log=A_log, dt_bias=dt_bias, l2norm=True, beta_sigmoid=True,
-        output_final_state=True,
-    )  # fmt: skip
+    with multiprocessors(count):
+        found, again = trial.twice(lambda: hopper.kda_hopper_forward(**a, **way))
+    same = all(trial.same_bits(x, y) for x, y in zip(found, again))
+    kept = all(trial.same_bits(x, a[name]) for name, x in before.items())
+    errors = {name: relative_error(x.to(y.device), y) for name, x, y in zip(("o", "state"), found, expected)}
+    bound = COLLINEAR if case.bound == acceptance.COLLINEAR else BOUND
+    return trial.judge(case.name, errors, dict.fromkeys(errors, bound), same, **{"inputs kept": kept}) | way | {"count": count}
 
 
 def timing(name, gates, way, repeats=20):
     """One row: graph time, HBM floor, and the distance from the readable kernel on the same inputs."""
-    a = inputs(**SHAPES[name], gates=gates)
+    a = workloads.inputs(torch.Generator("cuda").manual_seed(0), **workloads.shape(name), gates=gates)
 
     def call():
         return hopper.kda_hopper_forward(**a, **way)
@@ -139,77 +128,63 @@ def timing(name, gates, way, repeats=20):
     row["graph"], row["graph ok"] = graph_ms(call, repeats)
     wanted = chunk.kda_chunk_forward(**a)
     row["o"], row["state"] = relative_error(o, wanted[0]), relative_error(S, wanted[1])
+    # two kernels, each within its bound of the rule
     row["ok"] = row["graph ok"] and row["o"] < 1e-2 and row["state"] < 1e-2
     torch.cuda.empty_cache()
     return row
 
 
 def label(row):
-    """How a row was computed: `pairs x 2` are pairs of blocks a step and two thread blocks a head, `/ 3` is in three segments."""
-    cut = f" / {row['segments']}" if row["segments"] > 1 else ""
-    return f"{'pairs' if row['pairs'] else 'blocks'} x {row['ctas'] or 'auto'}{cut}"
+    """A way of computing, in the table."""
+    parts = [f"segments {row['segments']}"] if row["segments"] > 1 else []
+    parts += [f"on {row['count']}"] if row.get("count") else []
+    return ", ".join(parts)
 
 
 def show(result):
     """The table. No time of a wrong result."""
-    for r in result["cases"]:
-        print(
-            f"{r['case']:40}{label(r):17}{r['o']:9.1e}{r['state']:9.1e}{r['bound']:9.0e}",
-            f" {r['repeats bitwise']}, {r['inputs kept']}{'' if r['ok'] else '   FAIL'}",
-        )
+    trial.show_cases(result["cases"], ("o", "state"), "inputs kept", lambda row: f"{row['case'][:26]:28}{label(row)}")
+    for name, r in result.get("resources", {}).items():
+        print(f"{r['registers']} registers, {r['spill_stores'] + r['spill_loads']} spill bytes  {name}")
     for r in result.get("timing", []):
         ms = f"{r['graph']:8.4f} ms {r['graph'] / r['floor']:6.2f} x floor {r['floor']:.3f}" if r["ok"] else "   wrong  "
-        print(f"{r['shape']:14}{r['gates']:8}{label(r):17}{ms}  o {r['o']:.1e} S {r['state']:.1e}")
+        print(f"{r['shape']:14}{r['gates']:8}{label(r):12}{ms}  o {r['o']:.1e} S {r['state']:.1e}")
 
 
-def compile_all(todo, timed):
-    """NVRTC compiles different variants side by side -> {what: resources}."""
-    arch = cuda_compile.architecture()
-    kinds = {hopper.variant(**c.arguments, **way) for c in todo for way in ways(c.arguments["k"], c.arguments["v"])}
-    plain = inputs(16, 1, "strong") if timed else {}
-    kinds |= {hopper.variant(**plain, **(way | dict(ctas=n))) for way in timed for n in (1, 2)}
-    sources = [(k.source(), k.constants()) for k in kinds]
-    sources += [(chunk.SOURCE, chunk.variant(**plain).constants())] if timed else []
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = list(pool.map(lambda x: cuda_compile.build(x[0], x[1], arch), sources))
-    return {f"{k.name()} {k[:-1]}": cuda_compile.resources(b)[k.name()]._asdict() for k, b in zip(kinds, builds)}
+def resources(todo, timed):
+    """Compile what the cases and timings will ask for, side by side -> {what: resources}."""
+    calls = [case.arguments for case in todo]
+    plain = workloads.inputs(torch.Generator("cuda").manual_seed(0), 16, 1, "strong") if timed else None
+    kinds = dict.fromkeys(hopper.variant(**a) for a in (*calls, *([plain] if timed else ())))
+    readable = [(chunk.SOURCE, chunk.variant(**plain).constants())] if timed else []
+    builds = trial.build_all([*((hopper.SOURCE, kind.constants()) for kind in kinds), *readable])
+    return {str(tuple(kind)): cuda_compile.resources(b)[hopper.NAME]._asdict() for kind, b in zip(kinds, builds)}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("small", "on-cpu", "time", "all"):
-        parser.add_argument(f"--{flag}", action="store_true")
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--gates", default="strong,long,weak")
+    parser = trial.arguments(__doc__)
+    parser.add_argument("--time", action="store_true", help="timing alone")
+    parser.add_argument("--all", action="store_true", help="timing also in 4, 8 and 16 segments")
+    parser.add_argument("--shapes", default=",".join(workloads.SHAPES), help="what is timed")
+    parser.add_argument("--gates", default="strong,long,weak", help="with which gates")
     options = parser.parse_args()
     small = options.small or options.on_cpu
     todo = [] if options.time else list(cases("cpu" if options.on_cpu else "cuda", small))
-    plain = dict(ctas=None, pairs=False, segments=1)
-    every = [plain | dict(ctas=n, pairs=p) for p in (False, True) for n in (1, 2)]
-    every += [plain | dict(segments=n) for n in (4, 8, 16)]
-    timed = [] if small else every if options.all else [plain]
-    start, result = time.time(), {"torch": torch.__version__, "cases": []}
+    timed = [] if small else [dict(segments=n) for n in ((1, 4, 8, 16) if options.all else (1,))]
+    result = {"torch": torch.__version__}
     if not options.on_cpu:
-        result["resources"] = compile_all(todo, timed)
-        spills = sum(r["spill_stores"] + r["spill_loads"] for r in result["resources"].values())
-        print(f"{len(result['resources'])} variants compiled in {time.time() - start:.0f} s, {spills} bytes spilled", flush=True)
-    for case in todo:
-        # on the CPU for the small cases: compute-sanitizer then watches our kernels only
-        result["cases"] += (rows := run(case, "cpu" if small else None))
-        print(f"{time.time() - start:4.0f} s", "ok  " if all(r["ok"] for r in rows) else f"FAIL {rows}", case.name, flush=True)
+        result |= trial.machine() | {"resources": resources(todo, timed)}
+        print(f"{len(result['resources'])} variants compiled for {result['arch']}", flush=True)
+    # on the CPU for the small cases: compute-sanitizer then watches our kernels only
+    result["cases"] = trial.try_all(todo, lambda case: run(case, "cpu" if small else None))
     result["timing"] = [
         timing(shape, gates, way)
         for shape in (options.shapes.split(",") if timed else [])
         for way in timed
         for gates in options.gates.split(",")
     ]
-    if out := os.environ.get("OUT"):
-        with open(os.path.join(out, "hopper.json"), "w") as file:
-            json.dump(result, file, indent=1)
-    show(result)
     good = all(row["ok"] for row in result["cases"] + result["timing"])
-    print("every case holds" if good else "SOME CASES FAIL", f"after {time.time() - start:.0f} s")
-    return 0 if good else 1
+    return trial.finish(result, good, "hopper_acceptance.json", show)
 
 
 if __name__ == "__main__":

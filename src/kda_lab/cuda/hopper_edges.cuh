@@ -1,70 +1,78 @@
-// Blocks whose gates are too strong for one reference: scores of the two 8 x 8 blocks on the diagonal pair by pair, reads
+// Blocks whose gates are too strong for one reference. The two 8 x 8 blocks of scores on the diagonal are formed row by row, reads
 // relative to the block's start, writes relative to its end. Every exponent is <= 0: what has decayed away is exactly 0.
 // What lies below the diagonal blocks needs none of this: there the middle is between the two tokens.
 #pragma once
 #include <hopper_prepare.cuh>
 
-ON_DEVICE unsigned sum_at(int token, int channel) { return Scratch::SUMS + (token * KEY + channel) * 4; }
-
-// log2 decays summed from the start of 8 tokens
-ON_DEVICE void sum_gates(unsigned in, unsigned scratch, const Own& own, const Gate& gate) {
-    Two sum = {0, 0};
-    #pragma unroll 2
-    for (int i = 0; i < 8; ++i) {
-        const Two g = raw_gates(in, own, i);
-        sum = {sum.x + gate(g.x, gate.shift_x), sum.y + gate(g.y, gate.shift_y)};
-        write(scratch + sum_at(8 * own.half + i, own.channel), sum.x, sum.y);
-    }
-}
-
-// [decayed-scores] rows i of half warp / 2 with i % 2 = warp % 2: k_i and q_i, two rows of a product, against
-// k_j 2^(G_i - G_j), j <= i, made in the layout of its right factor; lane l forms token l / 4
-ON_DEVICE void pair_scores(unsigned in, unsigned scratch, int warp, int lane) {
-    const int first = warp / 2 * 8, j = lane / 4, t = 2 * (lane % 4);
+// [decayed-scores] rows i of both halves: k_i and q_i against k_j 2^(G_i - G_j), j <= i. A row's decays make a right factor of
+// their own, so each product has one row that is not 0: its own lanes hold it. x[h]: rows 0..7 keys, 8..15 queries of half h
+ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, int lane) {
+    const int j = lane / 4;
     #pragma unroll 1
-    for (int i = warp % 2; i < 8; i += 2) {
-        float x[4] = {};
-        #pragma unroll 1
-        for (int s = 0; s < KEY / 16; ++s) {
-            unsigned a[4] = {}, b[2];
+    for (int i = 0; i < 8; ++i) {
+        #pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            unsigned a[4], b[2];
             #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int channel = 16 * s + 8 * h + t, unit = channel % 64 / 8;
-                const unsigned slice = channel / 64 * TILE + lane % 4 * 4;
-                const unsigned row_i = slice + (first + i) * 128 + ((unit ^ i) << 4);
-                const unsigned row_j = slice + (first + j) * 128 + ((unit ^ j) << 4);
-                if (j < 2) a[2 * h] = read_word(in + (j ? Input::Q : Input::K) + row_i);
-                const Two Gi = read_two(scratch + sum_at(first + i, channel));
-                const Two Gj = read_two(scratch + sum_at(first + j, channel));
-                const unsigned k = read_word(in + Input::K + row_j);
-                // selected, not multiplied: a later token's decay may be nan
-                b[h] = j <= i ? pack(low(k) * exp2_unit(Gi.x - Gj.x), high(k) * exp2_unit(Gi.y - Gj.y)) : 0;
+            for (int u = 0; u < 2; ++u) {
+                const Two d = e.d[u][h];
+                const float x = from_lane(d.x, 4 * i + lane % 4), y = from_lane(d.y, 4 * i + lane % 4);
+                // selected, not multiplied: a later token's decay may be inf
+                b[u] = j <= i ? decayed(r.k[2 * u + h], exp2_unit(Two{x - d.x, y - d.y})) : 0;
+                a[2 * u] = j == i ? r.k[2 * u + h] : 0, a[2 * u + 1] = j == i ? r.q[2 * u + h] : 0;
             }
-            multiply(x, a, b[0], b[1]);
+            multiply(x[h], a, b[0], b[1]);
         }
-        const int column = first + t;
-        if (j == 0) write(scratch + Scratch::A + (first + i) * 64 + column * 4, x[0], x[1]);
-        if (j == 1) write(scratch + Scratch::H + (16 + first + i) * 80 + column * 4, x[0], x[1]);
     }
 }
 // [/decayed-scores]
 
-// [chunk-inputs] read keys and queries times 2^G_i in place of the middle's,
-// [chunk-kg] write keys times 2^(G_16 - G_i). The state then decays between reading and writing
-ON_DEVICE void edge_units(unsigned in, unsigned scratch, unsigned stage, const Own& own) {
-    const Two early = read_two(scratch + sum_at(7, own.channel)), late = read_two(scratch + sum_at(15, own.channel));
-    const Two before = own.half ? early : Two{0, 0}, end = own.half ? late : Two{early.x + late.x, early.y + late.y};
-    #pragma unroll 2
-    for (int i = 0; i < 8; ++i) {
-        const unsigned row = own.tile ^ i * 0x90, k = read_word(in + Input::K + row), q = read_word(in + Input::Q + row);
-        const Two G = read_two(scratch + sum_at(8 * own.half + i, own.channel));
-        const float x = exp2_unit(before.x + G.x), y = exp2_unit(before.y + G.y);
-        write(scratch + Scratch::READ + row, pack(low(k) * x, high(k) * y));
-        write(scratch + Scratch::Q + row, pack(low(q) * x, high(q) * y));
-        write(stage + Stage::WRITE + row, pack(low(k) * exp2_unit(end.x - G.x), high(k) * exp2_unit(end.y - G.y)));
+// [edge-units] all slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
+ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
+    float largest = 0, pairs[2][4] = {};
+    #pragma unroll 1
+    for (int s = 0; s < SLICES; ++s) {
+        const Raw r = load_slice(slot, shifts, s, lane);
+        const Exponents e = sum_gates(r, sums, gate, lane);
+        add_norms(x, r);
+        pair_scores(pairs, r, e, lane);
+        unsigned k[4], q[4], w[4], late_k[4] = {}, late_q[4] = {}, early[2];
+        Two all[2];
+        #pragma unroll
+        for (int u = 0; u < 2; ++u) {
+            const int last = 28 + lane % 4;    // the lane that holds both sums
+            const Two entry = {from_lane(e.entry[u].x, last), from_lane(e.entry[u].y, last)};
+            const Two exit = {from_lane(e.d[u][1].x, last), from_lane(e.d[u][1].y, last)};
+            all[u] = {entry.x + exit.x, entry.y + exit.y};
+            #pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int i = 2 * u + h;
+                const Two d = e.d[u][h];
+                // [chunk-inputs] read keys and queries times 2^G_i in place of the middle's
+                const Two G = exp2_unit(Two{entry.x + d.x, entry.y + d.y});
+                k[i] = decayed(r.k[i], G), q[i] = decayed(r.q[i], G);
+                // [/chunk-inputs]
+                // [chunk-kg] write keys times 2^(G_16 - G_i)
+                w[2 * h + u] = decayed(r.k[i], exp2_unit(Two{exit.x - d.x, exit.y - d.y}));
+                // [/chunk-kg]
+                largest = fmaxf(largest, fmaxf(fabsf(d.x), fabsf(d.y)));
+            }
+            const Two d = exp2_unit(e.d[u][1]);
+            late_k[2 * u + 1] = decayed(r.k[2 * u + 1], d), late_q[2 * u + 1] = decayed(r.q[2 * u + 1], d);
+            early[u] = decayed(r.k[2 * u], exp2_of_minus(e.d[u][0]));
+        }
+        multiply(x.A[0], late_k, early[0], early[1]), multiply(x.M[0], late_q, early[0], early[1]);
+        store_tiles(slot + in_keys(s, lane), k[0], k[1], k[2], k[3]);
+        store_tiles(slot + in_keys(s, lane) + TILE, q[0], q[1], q[2], q[3]);
+        store_tiles(slot + in_write(s, lane), w[0], w[1], w[2], w[3]);
+        write_vector(slot + Slot::SCALE, s, lane, all[0], all[1]);
+        write_vector(slot + Slot::EXIT, s, lane, Two{0, 0}, Two{0, 0});
     }
-    write(stage + (own.half ? Stage::EXIT : Stage::ENTRY) + own.vector(), 1.f, 1.f);
-    if (own.half) write(stage + Stage::ACROSS + own.vector(), exp2_unit(early.x + late.x), exp2_unit(early.y + late.y));
+    #pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        x.A[0][e] = pairs[0][e], x.M[0][e] = pairs[0][2 + e];
+        x.A[1][2 + e] = pairs[1][e], x.M[1][2 + e] = pairs[1][2 + e];
+    }
+    return any_lane(!(largest <= RANGE));
 }
-// [/chunk-kg]
-// [/chunk-inputs]
+// [/edge-units]

@@ -1,4 +1,6 @@
-// From raw q, k, g and beta of 16 tokens to the factors that the state needs, by one warpgroup. Names as in chunk_fused.
+// From raw q, k, g and beta of 16 tokens to the factors that the state needs, by one warp. Names as in chunk_fused.
+// With g = lane / 4, t = lane % 4 a lane holds of a slice (16 tokens, 16 channels) what a left factor of mma.sync wants: words
+// i = 2u + h are token 8h + g, channels 8u + 2t and + 1. So scores are products of registers, and only results go to memory.
 #pragma once
 #include <hopper_layout.cuh>
 #include <hopper.cuh>
@@ -6,32 +8,21 @@
 constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay exact to 2^-12
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
+constexpr int SLICES = KEY / 16;
 
-// what a thread owns of a block: 8 tokens of two neighbouring channels
-struct Own {
-    int half, channel;     // tokens 8 half .. 8 half + 7; channels channel, channel + 1
-    unsigned tile;         // offset of its first row in a swizzled tile; row i: tile ^ i * 0x90
-    __device__ Own(int warp, int lane)
-        : half(warp / 2), channel(64 * (warp % 2) + 2 * lane),
-          tile(warp % 2 * TILE + half * (TILE / 2) + lane / 4 * 16 + lane % 4 * 4) {}
-    __device__ bool some() const { return channel < KEY; }
-    __device__ unsigned vector() const { return 4 * channel_place(channel); }
-};
+// a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
+ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
 
 struct Gate {              // log2 decay = scale * f(slope x + shift)
-    float slope, shift_x, shift_y, scale;
-    __device__ Gate(const float* A_log, const float* dt_bias, float lower_bound, int head, const Own& own) {
-        // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
-        const float rate = GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f);
-        const bool biased = GATE != GIVEN && dt_bias && own.some();
-        const float x = biased ? dt_bias[head * KEY + own.channel] : 0, y = biased ? dt_bias[head * KEY + own.channel + 1] : 0;
+    float slope, scale;
+    __device__ Gate(const float* A_log, float lower_bound, int head) {
+        const float rate = rate_of(A_log, head);
         slope = GATE == BOUNDED ? -rate * LOG2_E : LOG2_E;
-        shift_x = slope * x, shift_y = slope * y;
-        scale = GATE == BOUNDED ? lower_bound * LOG2_E : -rate;
+        scale = GATE == BOUNDED ? 1 / (lower_bound * LOG2_E) : -rate;
     }
     __device__ float operator()(float x, float shift) const {
         // [gate-bounded] lower_bound sigmoid(rate (x + bias)), in base 2
-        if (GATE == BOUNDED) return scale * reciprocal(1 + exp2_unit(fmaf(slope, x, shift)));
+        if (GATE == BOUNDED) return reciprocal(fmaf(exp2_unit(fmaf(slope, x, shift)), scale, scale));
         // [/gate-bounded]
         x = GATE == GIVEN ? slope * x : fmaf(slope, x, shift);
         if (GATE == SOFTPLUS) {
@@ -44,151 +35,217 @@ struct Gate {              // log2 decay = scale * f(slope x + shift)
         return x < FLOOR ? FLOOR : x;    // not fmaxf: a nan stays a nan
     }
 };
+// what raw gates of channels 8j + lane / 4 are shifted by: slope times bias, from memory and in registers
+struct FarShifts {
+    const float* bias;     // of this lane's first channel; null: 0
+    float slope;
+    __device__ FarShifts(const float* dt_bias, const Gate& gate, int head, int lane)
+        : bias(GATE != GIVEN && dt_bias ? dt_bias + head * KEY + lane / 4 : nullptr), slope(gate.slope) {}
+    __device__ float of(int j) const { return bias ? slope * bias[8 * j] : 0; }
+};
+struct Shifts {            // [KEY] in a warp's scratch
+    unsigned at;           // of this lane's first channel
+    __device__ Shifts(const FarShifts& far, unsigned scratch, int lane) : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
+        if (GATE == GIVEN) return;
+        __syncwarp();
+        if (lane % 4 == 0)
+            for (int j = 0; j < KEY / 8; ++j) write(at + 32 * j, far.of(j));
+        __syncwarp();
+    }
+    __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }
+};
 // raw gate of a token that does not exist: no decay
 constexpr float NO_DECAY = GATE == GIVEN ? 0 : -1e38f;
 
-ON_DEVICE unsigned gate_at(const Own& own, int i) {
-    return Input::G + (sizeof(GATE_IN) == 4 ? ((8 * own.half + i) * KEY + own.channel) * 4 : own.tile ^ i * 0x90);
-}
-ON_DEVICE Two raw_gates(unsigned in, const Own& own, int i) {
-    if (sizeof(GATE_IN) == 4) return read_two(in + gate_at(own, i));
-    const unsigned x = read_word(in + gate_at(own, i));
-    return {low(x), high(x)};
-}
-
-// tokens from `rows` on do not exist: k = q = 0 and no decay. A thread clears what it owns
-ON_DEVICE void clear_missing(unsigned in, const Own& own, int rows) {
-    for (int i = 0; i < 8; ++i) {
-        if (8 * own.half + i < rows) continue;
-        write(in + Input::Q + (own.tile ^ i * 0x90), 0u);
-        write(in + Input::K + (own.tile ^ i * 0x90), 0u);
-        if (sizeof(GATE_IN) == 4) write(in + gate_at(own, i), NO_DECAY, NO_DECAY);
-        else write(in + gate_at(own, i), pack(NO_DECAY, NO_DECAY));
-    }
+// where row `row` of slice s, 16-byte unit u of its two, stands in a swizzled tile of a slot
+ON_DEVICE unsigned in_tile(int row, int u, int s) { return row * 128 + (((s % 4 * 2 + u) ^ row % 8) << 4); }
+// what ldmatrix and stmatrix of a whole slice take from a lane
+ON_DEVICE unsigned in_keys(int s, int lane) { return Slot::WQ + s / 4 * 2 * TILE + in_tile(lane % 16, lane / 16, s); }
+// gates and write keys in the order of a right factor: words i = 2h + u
+ON_DEVICE unsigned in_write(int s, int lane) { return Slot::WRITE + s / 4 * TILE + in_tile(lane % 8 + lane / 16 * 8, lane / 8 % 2, s); }
+// an fp32 gate: slices of 32 channels
+ON_DEVICE unsigned gate_at(int token, int channel) {
+    return Slot::G + channel / 32 * TILE + token * 128 + ((channel % 32 / 4 ^ token % 8) << 4) + channel % 4 * 4;
 }
 
-// [middle-units] d_i = G_i - G_8 in base 2: read keys k 2^d, queries q 2^d, write keys k 2^-d, and the decays of both halves.
-// A thread sums away from the middle, so the halves need nothing of each other. Returns whether d is too large for that
-template <int HALF> ON_DEVICE bool middle_units(unsigned in, unsigned scratch, unsigned stage, const Own& own, const Gate& gate) {
-    Two d[8];
-    unsigned k[8], q[8];
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) d[i] = raw_gates(in, own, i);
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        k[i] = read_word(in + Input::K + (own.tile ^ i * 0x90));
-        q[i] = read_word(in + Input::Q + (own.tile ^ i * 0x90));
+// tokens from `rows` on do not exist: k = q = 0 and no decay
+ON_DEVICE void clear_missing(unsigned slot, int rows, int lane) {
+    for (int i = lane; i < (C - rows) * KEY / 2; i += 32) {
+        const int row = rows + i / (KEY / 2), channel = 2 * (i % (KEY / 2)), s = channel / 16;
+        const unsigned word = in_tile(row, channel / 8 % 2, s) + channel % 8 * 2;
+        write(slot + Slot::WQ + s / 4 * 2 * TILE + word, 0u);
+        write(slot + Slot::WQ + s / 4 * 2 * TILE + TILE + word, 0u);
+        if (sizeof(GATE_IN) == 4) write(slot + gate_at(row, channel), NO_DECAY, NO_DECAY);
+        else write(slot + Slot::G + s / 4 * TILE + word, pack(NO_DECAY, NO_DECAY));
     }
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) d[i] = {gate(d[i].x, gate.shift_x), gate(d[i].y, gate.shift_y)};
-    Two sum = {0, 0};
-    float largest = 0;
-    #pragma unroll
-    for (int s = 0; s < 8; ++s) {
-        const int i = HALF ? s : 7 - s;
-        const Two g = d[i];
-        if (HALF) {         // tokens 9..i, all decays
-            sum = {sum.x + g.x, sum.y + g.y};
-            d[i] = sum;
-        } else {            // tokens i+1..8, taken back
-            d[i] = {-sum.x, -sum.y};
-            sum = {sum.x + g.x, sum.y + g.y};
+    __syncwarp();
+}
+
+// raw tokens of a slice: keys and queries as left factors; gates of tokens 8h + 2t + e, channel 8u + g, in order of u, h, e
+struct Raw {
+    float by[2];           // what the gates of channels 8u + g are shifted by
+    unsigned k[4], q[4], g[2 * sizeof(GATE_IN)];
+    __device__ float gate(int u, int h, int e) const {
+        if (sizeof(GATE_IN) == 4) return __uint_as_float(g[4 * u + 2 * h + e]);
+        return e ? high(g[2 * h + u]) : low(g[2 * h + u]);
+    }
+};
+template <class Shifts> ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
+    Raw r;
+    r.by[0] = shifts.of(2 * s), r.by[1] = shifts.of(2 * s + 1);
+    if (sizeof(GATE_IN) == 4) {
+        #pragma unroll
+        for (int i = 0; i < 8; ++i)
+            r.g[i % (2 * sizeof(GATE_IN))] =
+                read_word(slot + gate_at(8 * (i / 2 % 2) + 2 * (lane % 4) + i % 2, 16 * s + 8 * (i / 4) + lane / 4));
+    } else {
+        unsigned g[4];
+        load_tiles_transposed(g, slot + in_write(s, lane));
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) r.g[i] = g[i];
+    }
+    load_tiles(r.k, slot + in_keys(s, lane));
+    load_tiles(r.q, slot + in_keys(s, lane) + TILE);
+    return r;
+}
+
+// Rows of the sums that make exponents out of gates, as left factors in tf32. With tokens counted from 0, token 7 is the middle:
+// row i > 7 adds tokens 8..i; row i < 7 takes tokens i+1..7 back; row 7, whose exponent is 0, adds tokens 0..7 for the entry
+struct Sums {
+    float rows[4];         // 0..7 for tokens 0..7, 8..15 for tokens 8..15: of each product one half counts
+    __device__ explicit Sums(int lane) {
+        const int g = lane / 4;
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int j = 2 * (lane % 4) + e;
+            rows[2 * e] = g == 7 ? 1 : j > g ? -1 : 0;
+            rows[2 * e + 1] = j <= g ? 1 : 0;
         }
-        if (UNBOUNDED) largest = fmaxf(largest, fmaxf(fabsf(d[i].x), fabsf(d[i].y)));
     }
+};
+
+// [middle-units] the exponents of a slice in base 2: d[u][h] of token 8h + g, channels 8u + 2t and + 1, and in the lanes of
+// tokens 7 and 15 the sums of both halves
+// [gate-sums] sums are products with 0 and 1, gates in two pieces for tf32
+struct Exponents { Two d[2][2], entry[2]; };
+ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, int lane) {
+    Exponents x;
     #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        const unsigned row = own.tile ^ i * 0x90;
-        const float x = exp2_unit(d[i].x), y = exp2_unit(d[i].y), back_x = exp2_unit(-d[i].x), back_y = exp2_unit(-d[i].y);
-        write(scratch + Scratch::READ + row, pack(low(k[i]) * x, high(k[i]) * y));
-        write(scratch + Scratch::Q + row, pack(low(q[i]) * x, high(q[i]) * y));
-        write(stage + Stage::WRITE + row, pack(low(k[i]) * back_x, high(k[i]) * back_y));
+    for (int u = 0; u < 2; ++u) {
+        #pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float a = gate(r.gate(u, h, 0), r.by[u]), b = gate(r.gate(u, h, 1), r.by[u]);
+            const float top_a = kept_by_tf32(a), top_b = kept_by_tf32(b);
+            float d[4] = {0, 0, 0, 0};
+            multiply_tf32(d, sums.rows, top_a, top_b);
+            multiply_tf32(d, sums.rows, a - top_a, b - top_b);
+            x.d[u][h] = {d[2 * h], d[2 * h + 1]};
+        }
+        x.entry[u] = x.d[u][0];
+        if (lane / 4 == 7) x.d[u][0] = {0, 0};
     }
-    write(stage + (HALF ? Stage::EXIT : Stage::ENTRY) + own.vector(), exp2_unit(sum.x), exp2_unit(sum.y));
-    return largest > RANGE;
+    return x;
+}
+// [/gate-sums]
+// one lane of four writes a vector of the slot: two channels of both halves of a slice
+ON_DEVICE void write_vector(unsigned to, int s, int lane, Two x, Two y) {
+    if (lane / 4 == 7) write(to + vector_place(s, lane), Four{x.x, x.y, y.x, y.y});
+}
+ON_DEVICE unsigned decayed(unsigned x, Two by) { return pack(low(x) * by.x, high(x) * by.y); }
+ON_DEVICE Two exp2_unit(Two x) { return {exp2_unit(x.x), exp2_unit(x.y)}; }
+ON_DEVICE Two exp2_of_minus(Two x) { return {exp2_of_minus(x.x), exp2_of_minus(x.y)}; }
+// [/middle-units]
+
+// scores and norms of a block: halves of columns; rows as mma.sync leaves them
+struct Scores { float A[2][4] = {}, M[2][4] = {}, kk[2] = {}, qq[2] = {}; };    // kk, qq: this lane's part, by halves of tokens
+
+// [l2-norm] squares of a slice: a lane sees a quarter of the channels
+ON_DEVICE void add_norms(Scores& x, const Raw& r) {
+    #pragma unroll
+    for (int i = 0; i < 4 * L2NORM; ++i) {
+        x.kk[i % 2] = fmaf(low(r.k[i]), low(r.k[i]), fmaf(high(r.k[i]), high(r.k[i]), x.kk[i % 2]));
+        x.qq[i % 2] = fmaf(low(r.q[i]), low(r.q[i]), fmaf(high(r.q[i]), high(r.q[i]), x.qq[i % 2]));
+    }
+}
+// [/l2-norm]
+
+// [middle-units] all slices of a block: read keys and queries for k and q, write keys for g, in place; logs of entry and exit;
+// the scores. Returns whether an exponent is too large for that. Two slices side by side: one works while the other waits
+ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
+    float largest = 0;
+    #pragma unroll 1
+    for (int s = 0; s < SLICES; s += JAM) {
+        Raw r[JAM];
+        Exponents e[JAM];
+        unsigned k[JAM][4], q[JAM][4], w[JAM][4];
+        #pragma unroll
+        for (int j = 0; j < JAM; ++j) r[j] = load_slice(slot, shifts, s + j, lane);
+        #pragma unroll
+        for (int j = 0; j < JAM; ++j) e[j] = sum_gates(r[j], sums, gate, lane);
+        #pragma unroll
+        for (int j = 0; j < JAM; ++j) {
+            add_norms(x, r[j]);
+            #pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const Two d = e[j].d[i / 2][i % 2], y = exp2_unit(d);
+                k[j][i] = decayed(r[j].k[i], y), q[j][i] = decayed(r[j].q[i], y);
+                w[j][i % 2 * 2 + i / 2] = decayed(r[j].k[i], exp2_of_minus(d));
+                if (UNBOUNDED) largest = fmaxf(largest, fmaxf(fabsf(d.x), fabsf(d.y)));
+            }
+            #pragma unroll
+            for (int h = 0; h < 2; ++h)
+                multiply(x.A[h], k[j], w[j][2 * h], w[j][2 * h + 1]), multiply(x.M[h], q[j], w[j][2 * h], w[j][2 * h + 1]);
+        }
+        #pragma unroll
+        for (int j = 0; j < JAM; ++j) {
+            store_tiles(slot + in_keys(s + j, lane), k[j][0], k[j][1], k[j][2], k[j][3]);
+            store_tiles(slot + in_keys(s + j, lane) + TILE, q[j][0], q[j][1], q[j][2], q[j][3]);
+            store_tiles(slot + in_write(s + j, lane), w[j][0], w[j][1], w[j][2], w[j][3]);
+            write_vector(slot + Slot::SCALE, s + j, lane, e[j].entry[0], e[j].entry[1]);
+            write_vector(slot + Slot::EXIT, s + j, lane, e[j].d[0][1], e[j].d[1][1]);
+        }
+    }
+    return UNBOUNDED && any_lane(!(largest <= RANGE));
 }
 // [/middle-units]
 
-// The scores and norms of a block, four products [16, 16, KEY] in bf16, one a warp:
-// role 0 read keys x write keys, 1 queries x write keys, 2 k k^T and 3 q q^T, of which the diagonals are the norms.
-// edges: the 8 x 8 blocks on the diagonal are pair_scores' part. beta: token lane % 16 of block lane / 16
-template <int N> ON_DEVICE void scores(const unsigned (&in)[N], const unsigned (&scratch)[N], const unsigned (&stage)[N],
-                                       int role, float beta, float scale, int lane, bool edges) {
-    const int row = lane % 16, unit = lane / 16;
-    const unsigned left = row * 128 + ((unit ^ row % 8) << 4);
-    float x[N][2][4], y[N][2][4];    // columns 0..7 and 8..15, two partial sums each: shorter chains
-    if (role < 2) {
-        // tiles of the left factor: rows low and high, then the next 8 channels; of the right one: channels first
-        const int column = lane % 8 + lane / 16 * 8, next = lane / 8 % 2;
-        const unsigned right = column * 128 + ((next ^ column % 8) << 4);
-        #pragma unroll
-        for (int s = 0; s < KEY / 16; ++s)
-            #pragma unroll
-            for (int n = 0; n < N; ++n) {
-                unsigned a[4], b[4];
-                load_tiles(a, ((scratch[n] + (role ? Scratch::Q : Scratch::READ) + left) ^ s % 4 << 5) + s / 4 * TILE);
-                load_tiles(b, ((stage[n] + Stage::WRITE + right) ^ s % 4 << 5) + s / 4 * TILE);
-                if (s < 2) multiply_first(x[n][s], a, b[0], b[1]), multiply_first(y[n][s], a, b[2], b[3]);
-                else multiply(x[n][s % 2], a, b[0], b[1]), multiply(y[n][s % 2], a, b[2], b[3]);
-            }
-    } else if (L2NORM) {
-        #pragma unroll
-        for (int n = 0; n < N; ++n)
-            #pragma unroll
-            for (int i = 0; i < 4; ++i) x[n][0][i] = x[n][1][i] = y[n][0][i] = y[n][1][i] = 0;
-        #pragma unroll
-        for (int s = 0; s < KEY / 16; ++s)
-            #pragma unroll
-            for (int n = 0; n < N; ++n) {    // a left fragment of depth 8 is its own right one
-                unsigned a[4];
-                load_tiles(a, ((in[n] + (role == 2 ? Input::K : Input::Q) + left) ^ s % 4 << 5) + s / 4 * TILE);
-                multiply(x[n][0], a[0], a[1], a[0]), multiply(y[n][0], a[0], a[1], a[1]);
-                multiply(x[n][1], a[2], a[3], a[2]), multiply(y[n][1], a[2], a[3], a[3]);
-            }
-    }
+// over lanes 4g .. 4g + 3
+ON_DEVICE float sum_of_four(float x, int lane) { return x += from_lane(x, lane ^ 1), x + from_lane(x, lane ^ 2); }
+
+// Scores and norms to memory, for the solve. beta: in lanes 0..15, of their token
+ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, float beta, float scale, int lane) {
     const int r = lane / 4, c = 2 * (lane % 4);
+    const unsigned A = scratch + Scratch::A + r * 64 + c * 4, M = slot + Slot::TM + r * 64 + c * 4;
+    write(A, x.A[0][0], x.A[0][1]), write(A + 512, x.A[0][2], x.A[0][3]), write(A + 512 + 32, x.A[1][2], x.A[1][3]);
+    // the mask selects: what lies above the diagonal may be inf
+    write(M, c <= r ? x.M[0][0] : 0, c < r ? x.M[0][1] : 0), write(M + 32, 0.f, 0.f);
+    write(M + 512, x.M[0][2], x.M[0][3]), write(M + 512 + 32, c <= r ? x.M[1][2] : 0, c < r ? x.M[1][3] : 0);
+    // [l2-norm] of rows r and r + 8
     #pragma unroll
-    for (int n = 0; n < N; ++n) {
-        float e[4], f[4];
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) e[i] = x[n][0][i] + x[n][1][i], f[i] = y[n][0][i] + y[n][1][i];
-        if (role < 2) {
-            if (role) {    // the mask selects: what lies above the diagonal may be inf
-                e[0] = c <= r ? e[0] : 0, e[1] = c < r ? e[1] : 0, f[0] = f[1] = 0;
-                f[2] = c <= r ? f[2] : 0, f[3] = c < r ? f[3] : 0;
-            }
-            const unsigned to = scratch[n] + (role ? Scratch::H + 16 * 80 : Scratch::A) + r * (role ? 80 : 64) + c * 4;
-            const int below = 8 * (role ? 80 : 64);
-            if (!UNBOUNDED || !edges) write(to, e[0], e[1]), write(to + below + 32, f[2], f[3]);
-            write(to + 32, f[0], f[1]);
-            write(to + below, e[2], e[3]);
-        } else {
-            // [l2-norm] a quarter of the lanes holds the diagonal, rows r and r + 8
-            const float kk = ((r % 2 ? e[1] : e[0])) + 1e-6f, hh = ((r % 2 ? f[3] : f[2])) + 1e-6f;
-            const float b = from_lane(beta, r + 16 * n), d = from_lane(beta, r + 8 + 16 * n);
-            if (r / 2 == lane % 4) {
-                const unsigned to = scratch[n] + Scratch::VECTORS + 4 * r;
-                const float i = L2NORM ? inverse_root(kk) : 1, j = L2NORM ? inverse_root(hh) : 1;
-                if (role == 2) {
-                    write(to, b * i * i), write(to + 32, d * j * j);
-                    write(to + 64, b * i), write(to + 96, d * j);
-                } else write(to + 128, scale * i), write(to + 160, scale * j);
-            }
-            // [/l2-norm]
+    for (int h = 0; h < 2; ++h) {
+        const float kk = sum_of_four(x.kk[h], lane), qq = sum_of_four(x.qq[h], lane), b = from_lane(beta, r + 8 * h);
+        const float i = L2NORM ? inverse_root(kk + 1e-6f) : 1, j = L2NORM ? inverse_root(qq + 1e-6f) : 1;
+        if (lane % 4 == 0) {
+            const unsigned to = scratch + Scratch::VECTORS + 4 * (r + 8 * h);
+            write(to, b * i * i), write(to + 64, b * i), write(to + 128, scale * j);
         }
     }
+    // [/l2-norm]
+    __syncwarp();
 }
 
 // [row-solve] lane r owns row r of 32: y_l final, then y_j -= c_l y_l A_lj for j < l. fp32; no power series, so nearly equal
 // keys cost no digits. Stores z = c y for [-W; Q] and -b y for [T; M]
-ON_DEVICE void row_solve(unsigned scratch, unsigned TM, int lane) {
+ON_DEVICE void row_solve(unsigned slot, unsigned scratch, int lane) {
     const unsigned vectors = scratch + Scratch::VECTORS;
     float y[16];
-    const float sign = lane < 16 ? 1 : -read_float(vectors + 128 + lane % 16 * 4);
+    const float factor = read_float(vectors + 128 + lane % 16 * 4);
     #pragma unroll
     for (int j = 0; j < 16; j += 4) {
-        const Four h = read_four(scratch + Scratch::H + lane * 80 + j * 4);
-        y[j] = sign * h.x, y[j + 1] = sign * h.y, y[j + 2] = sign * h.z, y[j + 3] = sign * h.w;
+        const Four m = read_four(slot + Slot::TM + lane % 16 * 64 + j * 4);
+        const float row[4] = {m.x, m.y, m.z, m.w};
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) y[j + i] = lane >= 16 ? -factor * row[i] : j + i == lane ? -1 : 0;
     }
     unsigned z[8], t[8];
     Four next[4];    // the next row of A, loaded a step ahead
@@ -215,46 +272,65 @@ ON_DEVICE void row_solve(unsigned scratch, unsigned TM, int lane) {
         z[l0 / 2] = pack(u[0], u[1]);
         t[l0 / 2] = pack(-b.x * y[l0], -b.y * y[l0 + 1]);
     }
+    __syncwarp();        // nobody reads A and M any more
     #pragma unroll
     for (int s = 0; s < 2; ++s) {
         write(scratch + Scratch::Z + s * 512 + lane * 16, z[4 * s], z[4 * s + 1], z[4 * s + 2], z[4 * s + 3]);
-        write(TM + s * 512 + lane * 16, t[4 * s], t[4 * s + 1], t[4 * s + 2], t[4 * s + 3]);
+        write(slot + Slot::TM + s * 512 + lane * 16, t[4 * s], t[4 * s + 1], t[4 * s + 2], t[4 * s + 3]);
     }
+    __syncwarp();
 }
 // [/row-solve]
 
-// [folded-norms] [-W; Q] = [0; q_factor Q] + z read, 32 channels a warp
-ON_DEVICE void fold(unsigned scratch, unsigned stage, int warp, int lane) {
-    if (32 * warp >= KEY) return;
-    const int row = lane % 16, unit = lane / 16;
-    const unsigned tile = warp / 2 * TILE + row * 128 + ((warp % 2 * 4 + unit ^ row % 8) << 4);
-    unsigned top[4], bottom[4], read[2][4], q[2][4];
-    load_tiles(top, scratch + Scratch::Z + unit * 512 + row * 16);
-    load_tiles(bottom, scratch + Scratch::Z + unit * 512 + (row + 16) * 16);
-    #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        load_tiles_transposed(read[h], (scratch + Scratch::READ + tile) ^ h << 5);
-        load_tiles(q[h], (scratch + Scratch::Q + tile) ^ h << 5);
+// [folded-decays] S is in the units of the middle of the block before. What decays it on the way to this block's middle stands in
+// the columns of [-W; Q], and S itself decays behind the product. first: there is no block before; edges: read at the block's start
+ON_DEVICE Four exp2_unit(Four x) { return {exp2_unit(x.x), exp2_unit(x.y), exp2_unit(x.z), exp2_unit(x.w)}; }
+ON_DEVICE void decays(unsigned slot, unsigned scratch, unsigned before, bool first, bool edges, int lane) {
+    if (lane < KEY / 4) {
+        const unsigned own = slot + Slot::SCALE + 16 * lane;
+        const Four x = read_four(own), y = first ? Four{0, 0, 0, 0} : read_four(before + Slot::EXIT + 16 * lane);
+        const Four both = exp2_unit(Four{x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w});
+        write(own, both);
+        write(scratch + Scratch::FOLD + 16 * lane, edges ? exp2_unit(y) : both);
     }
+    __syncwarp();
+}
+// [/folded-decays]
+
+// [folded-norms] [-W; Q] = [0; q_factor Q] + z read, in place of read keys and queries
+ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
+    unsigned top[4], bottom[4];
+    load_tiles(top, scratch + Scratch::Z + lane / 16 * 512 + lane % 16 * 16);
+    load_tiles(bottom, scratch + Scratch::Z + lane / 16 * 512 + (lane % 16 + 16) * 16);
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
-    unsigned W[4][2], Q[4][2];    // 8 channels each
-    #pragma unroll
-    for (int b = 0; b < 4; ++b) {
-        const int h = b / 2, c = b % 2;
-        const unsigned upper = q[h][2 * c], lower = q[h][2 * c + 1];
-        float x[4], y[4] = {low(upper) * f, high(upper) * f, low(lower) * g, high(lower) * g};
-        multiply_first(x, top, read[h][2 * c], read[h][2 * c + 1]);
-        multiply(y, bottom, read[h][2 * c], read[h][2 * c + 1]);
-        W[b][0] = pack(x[0], x[1]), W[b][1] = pack(x[2], x[3]);
-        Q[b][0] = pack(y[0], y[1]), Q[b][1] = pack(y[2], y[3]);
-    }
-    const unsigned to = stage + Stage::WQ + warp / 2 * TILE + tile;    // a slice of WQ is two tiles high
-    #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int b = 2 * h;
-        store_tiles(to ^ h << 5, W[b][0], W[b][1], W[b + 1][0], W[b + 1][1]);
-        store_tiles((to ^ h << 5) + TILE, Q[b][0], Q[b][1], Q[b + 1][0], Q[b + 1][1]);
+    #pragma unroll 1
+    for (int s = 0; s < SLICES; s += FJAM) {
+        unsigned read[FJAM][4], q[FJAM][4], W[FJAM][4], Q[FJAM][4];
+        Four by[FJAM];
+        #pragma unroll
+        for (int j = 0; j < FJAM; ++j) {
+            load_tiles_transposed(read[j], slot + in_keys(s + j, lane));
+            load_tiles(q[j], slot + in_keys(s + j, lane) + TILE);
+            by[j] = read_four(scratch + Scratch::FOLD + vector_place(s + j, lane));
+        }
+        #pragma unroll
+        for (int j = 0; j < FJAM; ++j)
+            #pragma unroll
+            for (int u = 0; u < 2; ++u) {
+                const unsigned upper = q[j][2 * u], lower = q[j][2 * u + 1];
+                float x[4], y[4] = {low(upper) * f, high(upper) * f, low(lower) * g, high(lower) * g};
+                multiply_first(x, top, read[j][2 * u], read[j][2 * u + 1]);
+                multiply(y, bottom, read[j][2 * u], read[j][2 * u + 1]);
+                const Two b = u ? Two{by[j].z, by[j].w} : Two{by[j].x, by[j].y};
+                W[j][2 * u] = pack(x[0] * b.x, x[1] * b.y), W[j][2 * u + 1] = pack(x[2] * b.x, x[3] * b.y);
+                Q[j][2 * u] = pack(y[0] * b.x, y[1] * b.y), Q[j][2 * u + 1] = pack(y[2] * b.x, y[3] * b.y);
+            }
+        #pragma unroll
+        for (int j = 0; j < FJAM; ++j) {
+            store_tiles(slot + in_keys(s + j, lane), W[j][0], W[j][1], W[j][2], W[j][3]);
+            store_tiles(slot + in_keys(s + j, lane) + TILE, Q[j][0], Q[j][1], Q[j][2], Q[j][3]);
+        }
     }
 }
 // [/folded-norms]

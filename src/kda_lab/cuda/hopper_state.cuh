@@ -7,15 +7,15 @@
 
 typedef float State[KEY / 2];
 
-struct Factor { Four x[KEY / 16]; };    // of the channels of a thread: 8j + 2t, + 1 for two j
+struct Vector { Four x[KEY / 16]; };    // of the channels of a thread: 8j + 2t, + 1 for two j
 
-ON_DEVICE Factor read_factor(unsigned a, int lane) {
-    Factor f;
+ON_DEVICE Vector read_vector(unsigned a, int lane) {
+    Vector f;
     #pragma unroll
-    for (int u = 0; u < KEY / 16; ++u) f.x[u] = read_four(a + lane % 4 * KEY + ((u ^ lane % 4) << 4));
+    for (int u = 0; u < KEY / 16; ++u) f.x[u] = read_four(a + vector_place(u, lane));
     return f;
 }
-ON_DEVICE void scale(State& S, const Factor& f) {
+ON_DEVICE void scale(State& S, const Vector& f) {
     #pragma unroll
     for (int u = 0; u < KEY / 16; ++u)
         #pragma unroll
@@ -26,57 +26,61 @@ ON_DEVICE void scale(State& S, const Factor& f) {
 }
 
 // [one-accumulator] [U; O]^T = V^T [T; M]^T + S [-W; Q]^T: x[0..7] are U, x[8..15] are O, transposed
-// V^T from memory as left factor. rows: tokens that exist; what stands in the others may be nan. In flight on return
-ON_DEVICE void multiply_values(float (&x)[16], unsigned stage, int group, int warp, int lane, int rows) {
-    unsigned v[4];
+// V^T from memory as left factor. rows: tokens that exist; what stands in the others may be nan
+struct Values { unsigned x[4]; };
+ON_DEVICE Values load_values(unsigned slot, int warp, int lane, int rows) {
+    Values v;
     const int token = lane % 8 + lane / 16 * 8, unit = 2 * warp + lane / 8 % 2;
-    load_tiles_transposed(v, stage + Stage::V + group * TILE + token * 128 + ((unit ^ token % 8) << 4));
+    load_tiles_transposed(v.x, slot + Slot::V + token * 128 + ((unit ^ token % 8) << 4));
     if (rows < C) {
         const int t = 2 * (lane % 4);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const int first = t + i / 2 * 8;
-            v[i] &= (first < rows ? 0xffffu : 0) | (first + 1 < rows ? 0xffff0000u : 0);
+            v.x[i] &= (first < rows ? 0xffffu : 0) | (first + 1 < rows ? 0xffff0000u : 0);
         }
     }
+    return v;
+}
+// In flight on return
+ON_DEVICE void multiply_values(float (&x)[16], const Values& v, unsigned slot) {
     pin(x), wgmma_fence();
-    wgmma_keys(x, v, describe(stage + Stage::TM, 512, 128, 0), 0);
+    wgmma_keys(x, v.x, describe(slot + Slot::TM, 512, 128, 0), 0);
     wgmma_commit();
 }
-// S <- S Diag(f), then its part of X, from registers: an accumulator is laid out like a left factor. In flight on return
-ON_DEVICE void multiply_state(State& S, float (&x)[16], const Factor& f, unsigned stage) {
+// The part of X from the state, from registers: an accumulator is laid out like a left factor. S decays by f behind it.
+// In flight on return
+ON_DEVICE void multiply_state(State& S, float (&x)[16], const Vector& f, unsigned slot) {
+    const auto WQ = describe(slot + Slot::WQ, 16, 1024, 1);
     unsigned s[KEY / 16][4];
-    scale(S, f);
     #pragma unroll
     for (int u = 0; u < KEY / 16; ++u)
         #pragma unroll
         for (int i = 0; i < 4; ++i) s[u][i] = pack(S[8 * u + 2 * i], S[8 * u + 2 * i + 1]);
-    const auto WQ = describe(stage + Stage::WQ, 16, 1024, 1);
-    pin(x), wgmma_fence();
+    wgmma_fence();
     #pragma unroll
-    for (int u = 0; u < KEY / 16; ++u) wgmma_keys(x, s[u], WQ + (u / 4 * (2 * TILE / 16) + u % 4 * 2), 1);
+    for (int u = 0; u < KEY / 16; ++u) wgmma_keys(x, s[u], WQ.at(u / 4 * 2 * TILE + u % 4 * 32), 1);
     wgmma_commit();
+    __syncwarp();    // the compiler would scale S first
+    scale(S, f);
 }
-// S <- S + U^T write, in flight on return. o: O as bf16, two channels of a token in a word
-ON_DEVICE void update(State& S, float (&x)[16], unsigned (&o)[4], unsigned stage, int lane) {
-    wgmma_wait<0>(), pin(x);
-    if (UNBOUNDED && read_word(stage + Stage::EDGES)) scale(S, read_factor(stage + Stage::ACROSS, lane));
+// S <- S + U^T write, in flight on return; S has decayed while X was on its way. o: O as bf16, two channels of a token in a word
+ON_DEVICE void update(State& S, const float (&x)[16], unsigned (&o)[4], unsigned slot) {
     unsigned u[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) u[i] = pack(x[2 * i], x[2 * i + 1]);
     pin(S), wgmma_fence();
-    wgmma_tokens(S, u, describe(stage + Stage::WRITE, TILE, 1024, 1));
+    wgmma_tokens(S, u, describe(slot + Slot::WRITE, TILE, 1024, 1));
     wgmma_commit();
     #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = pack(x[8 + 2 * i], x[8 + 2 * i + 1]);
 }
 // [/one-accumulator]
 
-// O^T to a tile [16][64], swizzled
-ON_DEVICE void write_out(const unsigned (&o)[4], unsigned tile, int warp, int lane) {
+// O^T over V, which this warp has read: a tile [16][64], swizzled
+ON_DEVICE void write_out(const unsigned (&o)[4], unsigned slot, int warp, int lane) {
     const int row = lane % 8 + lane / 16 * 8, unit = 2 * warp + lane / 8 % 2;
-    store_tiles_transposed(tile + row * 128 + ((unit ^ row % 8) << 4), o[0], o[1], o[2], o[3]);
-    fence_async();
+    store_tiles_transposed(slot + Slot::V + row * 128 + ((unit ^ row % 8) << 4), o[0], o[1], o[2], o[3]);
 }
 // what exists of a last block: the copy engine would write over the next sequence
 ON_DEVICE void copy_rows(__nv_bfloat16* to, long long row_stride, unsigned tile, int rows, int thread) {
@@ -84,24 +88,23 @@ ON_DEVICE void copy_rows(__nv_bfloat16* to, long long row_stride, unsigned tile,
     if (r < rows) *(Four*)(to + r * row_stride + 8 * u) = read_four(tile + r * 128 + ((u ^ r % 8) << 4));
 }
 
-// rows of S from or to an array [VALUE, KEY]; slice: which 64 rows. Without an array 0, or the identity
-ON_DEVICE void load_state(State& S, const float* from, bool identity, int slice, int warp, int lane) {
-    const long long first = (64 * slice + 16 * warp + lane / 4) * KEY + 2 * (lane % 4);
+// 64 rows of S, from row `first` of the head on, from or to an array [.., KEY]. Without an array 0, or the identity
+ON_DEVICE void load_state(State& S, const float* from, bool identity, int first, int warp, int lane) {
+    const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
     #pragma unroll
     for (int j = 0; j < KEY / 8; ++j)
         #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int column = 8 * j + 2 * (lane % 4) - (64 * slice + 16 * warp + lane / 4 + 8 * h);
-            const Two one = {identity && column == 0 ? 1.f : 0, identity && column == -1 ? 1.f : 0};
-            const Two x = from ? *(const Two*)(from + first + 8 * h * KEY + 8 * j) : one;
+            const int d = 8 * j + column - (first + row + 8 * h);
+            const Two one = {identity && d == 0 ? 1.f : 0, identity && d == -1 ? 1.f : 0};
+            const Two x = from ? *(const Two*)(from + (row + 8 * h) * KEY + 8 * j + column) : one;
             S[4 * j + 2 * h] = x.x, S[4 * j + 2 * h + 1] = x.y;
         }
 }
-ON_DEVICE void store_state(const State& S, float* to, int slice, int warp, int lane) {
-    const long long first = (64 * slice + 16 * warp + lane / 4) * KEY + 2 * (lane % 4);
+ON_DEVICE void store_state(const State& S, float* to, int warp, int lane) {
     #pragma unroll
     for (int j = 0; j < KEY / 8; ++j)
         #pragma unroll
         for (int h = 0; h < 2; ++h)
-            *(Two*)(to + first + 8 * h * KEY + 8 * j) = Two{S[4 * j + 2 * h], S[4 * j + 2 * h + 1]};
+            *(Two*)(to + (16 * warp + lane / 4 + 8 * h) * KEY + 8 * j + 2 * (lane % 4)) = Two{S[4 * j + 2 * h], S[4 * j + 2 * h + 1]};
 }

@@ -1,282 +1,305 @@
 // Kimi Delta Attention, forward, for Hopper: one kernel, no workspace in memory, the state in registers from the first token
 // of a sequence to its last. Exact: nothing of the history is dropped, whatever the gates. The algebra is chunk_fused.
 //
-// A head is served by one thread block, or by a cluster of two that share the work. In each
-//   state warpgroups    hold 64 rows of S each; block after block (16 tokens) they form [U; O] and add U^T write to S
-//   prepare warpgroups  make the factors of the coming blocks in turns: decays, scores, norms, one triangular solve
-//   the copy engine     brings q, k, g, v and takes o
-// A stage of shared memory carries the factors of a block from one kind to the other; mbarriers say when it is full or empty.
-// In a cluster each thread block prepares every other block of tokens and sends the factors to its partner.
+// 64 rows of V are served by one thread block, 128 by a cluster of two that share the work. In each
+//   four state warps   hold 64 rows of S; block after block (16 tokens) they form [U; O] and add U^T write to S
+//   prepare warps      each turns raw q, k, g of a block of its own into factors, in place, without waiting for another warp
+//   two loaders        start the copies that bring q, k, g, v; a storer those that take o
+// A slot of shared memory carries a block on this way; mbarriers say how far it is. In a cluster each thread block prepares
+// every other block of tokens and sends the factors to its partner.
 //
-// Constants that the compiler is given: KEY, VALUE (64 or 128); GATE (hopper_layout.cuh), GATE_IN, BETA_IN (float or
-// __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID (0 or 1); CTAS (1 or 2); STAGES; *_BYTES.
-// q, k, v, o are bf16. Left to the caller: g <= 0 and no nan in tokens that exist.
+// Constants that the compiler is given: KEY (64 or 128); CTAS (1 or 2: VALUE / 64); GATE (hopper_layout.cuh), GATE_IN, BETA_IN
+// (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID (0 or 1); SLOTS, PREPARE_WARPS;
+// *_BYTES. q, k, v, o are bf16. Left to the caller: g <= 0 and no nan in tokens that exist.
+#ifdef PROFILE
+extern "C" __device__ float prof[4096];
+#define LAPS long long laps[10] = {}, last_ = clock64(); int n_ = 0;
+#define LAP(i) if (1) { long long t_ = clock64(); laps[i] += t_ - last_; last_ = t_; }
+#define SHOW if (block_number() < 2 && lane == 0) for (int i_ = 0; i_ < 10; ++i_) prof[(block_number() * 32 + thread_index() / 32) * 10 + i_] = float(laps[i_]) / n_;
+#define COUNT ++n_;
+#else
+#define LAPS
+#define LAP(i)
+#define SHOW
+#define COUNT
+#endif
+#include <hopper_work.cuh>
 #include <hopper_edges.cuh>
-#include <hopper_prepare.cuh>
 #include <hopper_state.cuh>
 
-struct Args {
-    TensorMap q, k, g, v, o;            // [B, heads, D / 64, T, 64] seen by the copy engine; q, k: heads of keys
-    const BETA_IN* beta;
-    long long beta_batch, beta_token, beta_head;    // strides in numbers
-    const float *A_log, *dt_bias;       // [heads], [heads, KEY]; dt_bias null: 0
-    const float* initial_state;         // [sequences, heads, VALUE, KEY]; null: 0
-    float* final_state;                 // likewise; null: not wanted
-    const long long* cu_seqlens;        // [increments + 1]; null: a sequence of T tokens a batch row
-    __nv_bfloat16* out;                 // [B, T, heads, VALUE], plain; null: not wanted
-    long long sequences, tokens, heads, group;      // tokens: T; head h reads the keys of head h / group
-    float scale, lower_bound;
-    // sequences beyond this number are the first ones again, without values and from the identity: what comes out is their
-    // transition, S_end = S_0 transition + increment
-    long long increments;
-};
-static_assert(sizeof(Args) == ARGS_BYTES, "hopper.py describes another argument block");
+constexpr int VALUE = 64 * CTAS;
 
-struct Work {               // a head of a sequence
-    int sequence, token, length, batch, head, key_head, blocks;
-    bool transition;
-    __device__ int rows(int block) const { return length - C * block; }    // tokens of a block that exist, if below C
-    __device__ int first(int block) const { return token + C * block; }
-};
-
-// Which sequence comes n-th: the longest first, so that no thread block starts late on a long one
-ON_DEVICE long long nth_sequence(const Args& a, long long n, unsigned word) {
-    if (!a.cu_seqlens || a.sequences > THREADS) return n;
-    const int own = thread_index();
-    const auto length_of = [&](long long m) {
-        if (m >= a.increments) m -= a.increments;
-        return a.cu_seqlens[m + 1] - a.cu_seqlens[m];
-    };
-    if (own < a.sequences) {
-        const long long length = length_of(own);
-        int before = 0;
-        for (int m = 0; m < a.sequences; ++m) {
-            const long long other = length_of(m);
-            before += other > length || (other == length && m < own);
-        }
-        if (before == n) write(word, (unsigned)own);
-    }
-    __syncthreads();        // one thread has found it
-    return read_word(word);
-}
-
-ON_DEVICE Work find_work(const Args& a, unsigned word) {
-    const long long item = block_number() / CTAS;
-    Work w;
-    w.sequence = int(nth_sequence(a, item / a.heads, word));
-    w.head = int(item % a.heads), w.key_head = w.head / int(a.group);
-    w.transition = w.sequence >= a.increments;
-    const int source = w.transition ? w.sequence - int(a.increments) : w.sequence;
-    w.batch = a.cu_seqlens ? 0 : source;
-    w.token = a.cu_seqlens ? int(a.cu_seqlens[source]) : 0;
-    w.length = a.cu_seqlens ? int(a.cu_seqlens[source + 1]) - w.token : int(a.tokens);
-    // a group of blocks prepared side by side is whole; blocks without tokens change nothing
-    w.blocks = (w.length + C * AT_ONCE - 1) / (C * AT_ONCE) * AT_ONCE;
-    return w;
-}
-
-// rank: of the thread block in its cluster; group: of the warpgroup among those of its role
+// rank: of the thread block in its cluster. n counts the blocks of the range in the order of work. A block that is prepared here has
+// a slot for long, one that the partner sends for a short time: two rings
 struct Place {
     unsigned base;
-    int rank, group, thread;    // thread: in the warpgroup
-    __device__ int warp() const { return thread / 32; }
-    __device__ int lane() const { return thread % 32; }
+    int cluster, rank, warp, lane;
+    __device__ bool own(int n) const { return CTAS == 1 || (n & 1) == rank; }    // prepared here
+    __device__ int number(int n) const {
+        const unsigned i = unsigned(n) / CTAS;
+        return own(n) ? i % OWN_SLOTS : OWN_SLOTS + i % SENT_SLOTS;
+    }
+    __device__ unsigned round(int n) const { return unsigned(n) / CTAS / (own(n) ? OWN_SLOTS : SENT_SLOTS); }
+    __device__ unsigned phase(int n) const { return round(n) & 1; }
+    __device__ unsigned slot(int n) const { return base + number(n) * Slot::BYTES; }
+    // the mbarriers of a block's slot; each phase of theirs is a block
+    __device__ unsigned full(int n) const { return base + Shared::FULL + number(n) * 8; }
+    __device__ unsigned empty(int n) const { return base + Shared::EMPTY + number(n) * 8; }
+    __device__ unsigned exits(int n) const { return base + Shared::EXITS + number(n) * 8; }
+    __device__ unsigned tokens(int n) const { return base + Shared::TOKENS + number(n) * 8; }
+    __device__ Place partner() const { return Place{in_block(base, 1 - rank), cluster, 1 - rank, warp, lane}; }
+    __device__ unsigned out(int n) const { return base + Shared::OUT + number(n) * 8; }
 };
 
-// of this head's state in an array [sequences, heads, VALUE, KEY]
-ON_DEVICE long long state_at(const Args& a, const Work& w) { return (w.sequence * a.heads + w.head) * VALUE * KEY; }
-
-// one thread: V of a block, and in a cluster the bytes that the partner will send if the block is his
-ON_DEVICE void announce(const Args& a, const Work& w, const Place& p, int block) {
-    const unsigned stage = p.base + block % STAGES * Stage::BYTES, full = p.base + Shared::FULL + block % STAGES * 8;
-    const bool sent = CTAS == 2 && block % 2 != p.rank;
-    arrive_and_expect(full, STATE_GROUPS * TILE + (sent ? Stage::SENT : 0));
-    if (sent) arrive(full);
-    load_box(stage + Stage::V, &a.v, w.first(block), CTAS == 2 ? p.rank : 0, w.head, w.batch, full);
+// the slot of a block has been read for the last time: its owner has to know, who may send to it again
+ON_DEVICE void release(const Place& p, int n) {
+    arrive(p.empty(n));
+    if (!p.own(n)) arrive_there(p.partner().empty(n));
 }
 
-// rows of o after the last sequence belong to nobody: its warpgroups make them zero
-ON_DEVICE void clear_rest(const Args& a, const Work& w, int slice, int thread) {
-    if (!a.out || !a.cu_seqlens || w.sequence != a.increments - 1) return;
-    for (long long own = 8 * a.cu_seqlens[a.increments] + thread; own < 8 * a.tokens; own += 128)
-        *(Four*)(a.out + (own / 8 * a.heads + w.head) * VALUE + 64 * slice + own % 8 * 8) = Four{0, 0, 0, 0};
+// the slots of one ring in turn: what Place says, without divisions
+struct Cursor {
+    unsigned slot, bar, parity, first, end;
+    __device__ Cursor(const Place& p, int n)
+        : slot(p.slot(n)), bar(p.full(n)), parity(p.phase(n)), first(p.base + (p.own(n) ? 0 : OWN_SLOTS) * Slot::BYTES),
+          end(p.base + (p.own(n) ? OWN_SLOTS : SLOTS) * Slot::BYTES) {}
+    __device__ unsigned full() const { return bar; }
+    __device__ unsigned exits() const { return bar + Shared::EXITS - Shared::FULL; }
+    __device__ unsigned out() const { return bar + Shared::OUT - Shared::FULL; }
+    __device__ Cursor after() const {
+        Cursor c = *this;
+        c.slot += Slot::BYTES, c.bar += 8;
+        if (c.slot == end) c.slot = first, c.bar -= (end - first) / Slot::BYTES * 8, c.parity ^= 1;
+        return c;
+    }
+};
+
+// ---- the state ----
+// what exists of O of a last block: the copy engine would write over the next sequence
+ON_DEVICE void copy_out(const Args& a, const Part& part, const Place& p, int c, unsigned slot) {
+    if (!a.out || part.rows(c) >= C) return;
+    barrier(1, 128);    // the tile is complete
+    const long long row = (long long)part.batch * a.tokens + part.row(c);
+    copy_rows(a.out + (row * a.heads + part.head) * VALUE + 64 * p.rank, a.heads * VALUE, slot + Slot::V, part.rows(c), 32 * p.warp + p.lane);
 }
 
-ON_DEVICE void state_role(const Args& a, Work w, const Place& p) {
-    const int slice = CTAS == 2 ? p.rank : p.group;     // which 64 rows of S
-    State S;                // in units of the middle of the block that is being worked on
+// 64 rows of this thread block in an array [.., VALUE, KEY]
+template <class X> ON_DEVICE X* rows_of(X* array, const Place& p, long long item) { return array + (item * CTAS + p.rank) * 64 * KEY; }
+
+ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, State& S) {
+    const float* from = a.initial_state ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
+    if (!part.first) {      // the one before has begun this head
+        wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
+        from = rows_of(a.passed_state, p, p.cluster - 1);
+    }
+    load_state(S, from, part.transition, 64 * p.rank, p.warp, p.lane);
+}
+ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S) {
+    if (part.last) {
+        if (a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, p.lane);
+        return;
+    }
+    store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, p.lane);
+    publish();
+    barrier(1, 128);
+    if (p.warp == 0 && p.lane == 0) raise(a.passed + p.cluster * CTAS + p.rank);
+}
+
+ON_DEVICE void state_role(const Args& a, const Place& p) {
+    const int lane = p.lane;
+    State S;                // in units of the middle of the last block that has been read
     float x[16];
     unsigned o[4];
-    if (w.transition) w.length = 0;     // to this role: no values
-    load_state(S, a.initial_state ? a.initial_state + state_at(a, w) : nullptr, w.transition, slice, p.warp(), p.lane());
-    if (w.blocks) {
-        if (CTAS == 2 && p.thread == 0)
-            for (int c = 0; c < STAGES && c < w.blocks; ++c) announce(a, w, p, c);
+    Cursor here(p, 0), next(p, 1);
+    LAPS
+    for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
+        const Part& part = walk.part;
+        const auto rows = [&](int c) { return part.transition ? 0 : part.rows(c); };    // a transition has no values
+        begin_state(a, part, p, S);
+        wait(here.full(), here.parity);
+        Vector f = read_vector(here.slot + Slot::SCALE, lane);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
-        wait(p.base + Shared::FULL, 0);
-        multiply_values(x, p.base, p.group, p.warp(), p.lane(), w.rows(0));
-        const Factor f = read_factor(p.base + Stage::ENTRY, p.lane());
+        multiply_values(x, load_values(here.slot, p.warp, lane, rows(0)), here.slot);
         wgmma_wait<0>(), pin(x);
-        multiply_state(S, x, f, p.base);
-    }
-    int next = 0, tile = 0;
-    unsigned parity = 0;    // of the next stage's phase
-    // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
-    // the compiler can follow which registers the tensor cores own
-    for (int c = 0; c < w.blocks; ++c) {
-        const int now = next;
-        const unsigned stage = p.base + now * Stage::BYTES;
-        if (++next == STAGES) next = 0, parity ^= 1;
-        update(S, x, o, stage, p.lane());
-        if (c + 1 < w.blocks) {
-            const unsigned coming = p.base + next * Stage::BYTES;
-            wait(p.base + Shared::FULL + 8 * next, parity);
-            // loads before products: a load behind them waits for them
-            Factor f = read_factor(coming + Stage::ENTRY, p.lane());
-            if (CTAS == 2) {    // in one thread block the prepare warpgroups have multiplied the two
-                const Factor e = read_factor(stage + Stage::EXIT, p.lane());
+        multiply_state(S, x, f, here.slot);
+        bool there = false;     // the next block's factors
+        // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
+        // the compiler can follow which registers the tensor cores own
+        for (int c = 0; c < part.blocks; ++c) {
+            const bool last = c + 1 == part.blocks;
+            Values v;
+            LAP(0)
+            COUNT
+            if (!last) {            // behind the product with the state
+                if (!there) wait(next.full(), next.parity);
+                LAP(1)
+                v = load_values(next.slot, p.warp, lane, rows(c + 1));
+            } else wait(here.exits(), here.parity);
+            wgmma_wait<0>(), pin(x);
+            LAP(2)
+            update(S, x, o, here.slot);
+            LAP(3)
+            write_out(o, here.slot, p.warp, lane);
+            const Cursor then = (CTAS == 2 ? here : next).after();
+            if (!last) {
+                multiply_values(x, v, next.slot);
+                f = read_vector(next.slot + Slot::SCALE, lane);
+                there = has_ended(then.full(), then.parity);
+                wgmma_wait<1>(), pin(S);
+                LAP(4)
+                multiply_state(S, x, f, next.slot);
+                LAP(5)
+            } else {
+                f = read_vector(here.slot + Slot::EXIT, lane);
+                wgmma_wait<0>(), pin(S);
                 #pragma unroll
-                for (int u = 0; u < KEY / 16; ++u)
-                    f.x[u].x *= e.x[u].x, f.x[u].y *= e.x[u].y, f.x[u].z *= e.x[u].z, f.x[u].w *= e.x[u].w;
+                for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
+                scale(S, f);
             }
-            multiply_values(x, coming, p.group, p.warp(), p.lane(), w.rows(c + 1));
-            wgmma_wait<0>(), pin(S), pin(x);
-            if (CTAS == 1 && p.lane() == 0) arrive(p.base + Shared::EMPTY + 8 * now);
-            multiply_state(S, x, f, coming);
-        } else {
-            wgmma_wait<0>(), pin(S);
-            scale(S, read_factor(stage + Stage::EXIT, p.lane()));
-        }
-        // behind the product with the state. A tile is free again three blocks later
-        const unsigned out = p.base + Shared::OUT + (3 * p.group + tile) * TILE;
-        if (++tile == 3) tile = 0;
-        if (a.out) write_out(o, out, p.warp(), p.lane());
-        barrier(1 + PREPARE_GROUPS + p.group, 128);    // the tile is complete
-        if (a.out && w.rows(c) >= C) {
-            if (p.thread == 0) store_box(&a.o, w.first(c), slice, w.head, w.batch, out), wait_for_stores<1>();
-        } else if (a.out) {
-            const long long row = (long long)w.batch * a.tokens + w.first(c);
-            copy_rows(a.out + (row * a.heads + w.head) * VALUE + 64 * slice, a.heads * VALUE, out, w.rows(c), p.thread);
-        }
-        // past the barrier: every warp is done with the stage
-        if (CTAS == 2 && p.thread == 0 && c + STAGES < w.blocks) {
-            const unsigned empty = p.base + Shared::EMPTY + 8 * now;
-            announce(a, w, p, c + STAGES);
-            arrive(empty), arrive_there(in_block(empty, 1 - p.rank));
-        }
-    }
-    if (p.thread == 0) wait_for_stores<0>();
-    if (a.final_state) store_state(S, a.final_state + state_at(a, w), slice, p.warp(), p.lane());
-    clear_rest(a, w, slice, p.thread);
-}
-
-// the i-th block that a prepare warpgroup makes
-ON_DEVICE int own_block(const Place& p, int i) {
-    return ((i / AT_ONCE * PREPARE_GROUPS + p.group) * AT_ONCE + i % AT_ONCE) * CTAS + p.rank;
-}
-
-ON_DEVICE void load_tokens(const Args& a, const Work& w, const Place& p, unsigned group, int i) {
-    const int slot = i % 2, block = own_block(p, i);
-    const unsigned full = p.base + Shared::INPUTS + 8 * (2 * p.group + slot), to = group + Group::INPUT + slot * Input::BYTES;
-    if (block >= w.blocks) return;
-    arrive_and_expect(full, Input::BYTES);
-    load_box(to + Input::Q, &a.q, w.first(block), 0, w.key_head, w.batch, full);
-    load_box(to + Input::K, &a.k, w.first(block), 0, w.key_head, w.batch, full);
-    load_box(to + Input::G, &a.g, w.first(block), 0, w.head, w.batch, full);
-}
-
-// raw beta of token lane % 16 of block i + lane / 16
-ON_DEVICE unsigned load_beta(const Args& a, const Work& w, const Place& p, int i) {
-    const int block = own_block(p, i + (AT_ONCE == 2 ? p.lane() / 16 : 0)), row = p.lane() % 16;
-    if (row >= w.rows(block)) return 0;
-    const long long token = w.first(block) + row;
-    return fetch_bits<sizeof(BETA_IN)>(a.beta + w.batch * a.beta_batch + token * a.beta_token + w.head * a.beta_head);
-}
-
-ON_DEVICE void prepare_role(const Args& a, const Work& w, const Place& p) {
-    const int t = p.thread, number = 1 + p.group;
-    const unsigned group = p.base + Shared::GROUPS + p.group * Group::BYTES;
-    const Own own(p.warp(), p.lane());
-    const Gate gate(a.A_log, a.dt_bias, a.lower_bound, w.head, own);
-    if (t == 0)
-        for (int i = 0; i < 2; ++i) load_tokens(a, w, p, group, i);
-    for (int i = t; i < AT_ONCE * 16 * 20; i += 128)     // right hand sides of T: -(-I)
-        write(group + Group::SCRATCH + i / 320 * Scratch::BYTES + Scratch::H + i % 320 * 4, i % 320 / 20 == i % 20 ? -1.f : 0.f);
-    unsigned beta_bits = load_beta(a, w, p, 0), next_beta = 0;
-    for (int i = 0; own_block(p, i) < w.blocks; i += AT_ONCE) {
-        unsigned in[AT_ONCE], scratch[AT_ONCE], stage[AT_ONCE];
-        bool too_strong = false;
-        #pragma unroll
-        for (int b = 0; b < AT_ONCE; ++b) {
-            const int c = own_block(p, i + b), s = c % STAGES, slot = (i + b) % 2;
-            stage[b] = p.base + s * Stage::BYTES;
-            scratch[b] = group + Group::SCRATCH + b * Scratch::BYTES;
-            in[b] = group + Group::INPUT + slot * Input::BYTES;
-            if (c >= STAGES) wait(p.base + Shared::EMPTY + 8 * s, (c / STAGES - 1) & 1);
-            if (CTAS == 1 && t == 0) announce(a, w, p, c);
-            if (b == 0) next_beta = load_beta(a, w, p, i + AT_ONCE);
-            wait(p.base + Shared::INPUTS + 8 * (2 * p.group + slot), (i + b) / 2 & 1);
-            if (own.some()) {
-                if (w.rows(c) < C) clear_missing(in[b], own, w.rows(c));
-                too_strong |= own.half ? middle_units<1>(in[b], scratch[b], stage[b], own, gate)
-                                       : middle_units<0>(in[b], scratch[b], stage[b], own, gate);
-            }
-        }
-        const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
-        const bool there = p.lane() % 16 < w.rows(own_block(p, i + (AT_ONCE == 2 ? p.lane() / 16 : 0)));
-        const float beta = !there ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
-        beta_bits = next_beta;
-        // read keys, queries and write keys are complete
-        bool edges = false;
-        if (UNBOUNDED) edges = barrier_any(number, 128, too_strong); else barrier(number, 128);
-        if (CTAS == 1 && !UNBOUNDED && t == 0)
-            for (int b = 0; b < AT_ONCE; ++b) arrive(p.base + Shared::EXITS + own_block(p, i + b) % STAGES * 8);
-        if (edges) {
-            if (own.some()) sum_gates(in[0], scratch[0], own, gate);
-            barrier(number, 128);        // sums are complete
-            pair_scores(in[0], scratch[0], p.warp(), p.lane());
-        }
-        // the roles rotate, so that no scheduler always has the solve
-        const int role = (p.warp() + i / AT_ONCE) % 4;
-        scores<AT_ONCE>(in, scratch, stage, role, beta, a.scale, p.lane(), edges);
-        barrier(number, 128);            // scores and norms are complete; without edges nobody reads raw tokens any more
-        if (!UNBOUNDED && t == 0)
-            for (int b = 0; b < AT_ONCE; ++b) load_tokens(a, w, p, group, i + 2 + b);
-        if (edges && own.some()) edge_units(in[0], scratch[0], stage[0], own);
-        if (AT_ONCE == 2 ? role % 2 == 0 : role == 0) {
-            const int b = AT_ONCE == 2 ? role / 2 : 0;
-            row_solve(b ? scratch[AT_ONCE - 1] : scratch[0], (b ? stage[AT_ONCE - 1] : stage[0]) + Stage::TM, p.lane());
-        }
-        barrier(number, 128);            // the solved rows are complete
-        if (UNBOUNDED && t == 0) {
-            load_tokens(a, w, p, group, i + 2);
-            write(stage[0] + Stage::EDGES, (unsigned)edges);
-            if (CTAS == 1) arrive(p.base + Shared::EXITS + own_block(p, i) % STAGES * 8);
-        }
-        #pragma unroll
-        for (int b = 0; b < AT_ONCE; ++b) {
-            const int c = own_block(p, i + b), before = (c + STAGES - 1) % STAGES;
-            fold(scratch[b], stage[b], p.warp(), p.lane());
-            if (CTAS == 1 && c > 0) {    // S leaves the block before in the units of its middle
-                wait(p.base + Shared::EXITS + 8 * before, (c - 1) / STAGES & 1);
-                const unsigned f = stage[b] + Stage::ENTRY + 4 * t, e = p.base + before * Stage::BYTES + Stage::EXIT + 4 * t;
-                if (t < KEY) write(f, read_float(f) * read_float(e));
-            }
-        }
-        fence_async();
-        if (CTAS == 1) {
+            LAP(6)
+            copy_out(a, part, p, c, here.slot);
             __syncwarp();
-            if (p.lane() == 0)
-                for (int b = 0; b < AT_ONCE; ++b) arrive(p.base + Shared::FULL + own_block(p, i + b) % STAGES * 8);
+            if (lane == 0) arrive(here.out());    // this warp is done with the slot, and its part of O is there
+            here = next, next = then;
+            LAP(7)
         }
-        barrier(number, 128);            // nobody reads the scratch any more
-        if (CTAS == 2 && t == 0) {
-            const unsigned full = p.base + Shared::FULL + own_block(p, i) % STAGES * 8;
-            arrive(full);
-            copy_there(in_block(stage[0], 1 - p.rank), stage[0], Stage::SENT, in_block(full, 1 - p.rank));
+        end_state(a, part, p, S);
+    }
+    SHOW
+    // rows of o after the last sequence belong to nobody, and are zero
+    if (a.out && a.cu_seqlens) {
+        const long long from = a.cu_seqlens[a.increments] * a.heads * 8, to = a.tokens * a.heads * 8;
+        for (long long i = from + p.cluster * 128 + 32 * p.warp + lane; i < to; i += a.clusters * 128)
+            *(Four*)(a.out + i / 8 * VALUE + 64 * p.rank + i % 8 * 8) = Four{0, 0, 0, 0};
+    }
+}
+
+// ---- what goes in and out ----
+ON_DEVICE void load_tokens(const Args& a, const Part& part, const Place& p, int c, unsigned slot, unsigned there) {
+    arrive_and_expect(there, 2 * KEYS + GATES);
+    load_box(slot + Slot::G, &a.g, part.row(c), 0, part.head, part.batch, there);
+    for (int h = 0; h < KEY_SLICES; ++h) {
+        load_box(slot + Slot::WQ + 2 * h * TILE, &a.k, part.row(c), h, part.key_head, part.batch, there);
+        load_box(slot + Slot::WQ + 2 * h * TILE + TILE, &a.q, part.row(c), h, part.key_head, part.batch, there);
+    }
+}
+// V of a block, and what else its slot will receive from a partner
+ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int c, int n) {
+    const bool sent = !p.own(n);
+    arrive_and_expect(p.full(n), TILE + (sent ? Slot::SENT : 0));
+    load_box(p.slot(n) + Slot::V, &a.v, part.row(c), p.rank, part.head, part.batch, p.full(n));
+    if (!sent) return;
+    arrive(p.full(n));
+    arrive_and_expect(p.exits(n), 4 * KEY);
+}
+
+// one lane: blocks on their way as their slots become free; n: the first one. A loader for those that are prepared here, one for
+// those that the partner sends
+ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
+    for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
+        const int c = n - walk.start;
+        if (p.round(n)) wait(p.empty(n), p.phase(n) ^ 1);
+        if (p.own(n)) load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
+        load_values(a, walk.part, p, c, n);
+    }
+}
+// one lane: O on its way, and then the slot is free
+ON_DEVICE void store_role(const Args& a, const Place& p) {
+    int n = 0;
+    for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); ++n) {
+        const int c = n - walk.start;
+        wait(p.out(n), p.phase(n));
+        fence_async();
+        const bool whole = a.out && walk.part.rows(c) >= C;
+        if (whole) store_box(&a.o, walk.part.row(c), p.rank, walk.part.head, walk.part.batch, p.slot(n) + Slot::V);
+        // the block before has been read
+        if (whole) wait_for_stores<1>();
+        if (!whole) wait_for_stores<0>();
+        if (n) release(p, n - 1);
+    }
+    wait_for_stores<0>();
+}
+
+// ---- preparation ----
+// raw beta of token lane % 16 of a block
+ON_DEVICE unsigned load_beta(const Args& a, const Part& part, int c, int lane) {
+    if (lane % 16 >= part.rows(c)) return 0;
+    const long long token = part.row(c) + lane % 16;
+    return fetch_bits<sizeof(BETA_IN)>(a.beta + part.batch * a.beta_batch + token * a.beta_token + part.head * a.beta_head);
+}
+
+// number: of the warp among those that prepare
+ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
+    constexpr int STEP = CTAS * PREPARE_WARPS;
+    const int lane = p.lane;
+    const unsigned scratch = p.base + Shared::SCRATCH + number * Scratch::BYTES, again = p.base + Shared::AGAIN + 8 * number;
+    const Sums sums(lane);
+    int n = CTAS * number + p.rank, repeats = 0;
+    Walk walk(a, p.base + Shared::PLACE);
+    bool edges = false;     // gates of the last block were too strong for one reference
+    LAPS
+    while (walk.find(n)) {
+        const Part part = walk.part;
+        const Gate gate(a.A_log, a.lower_bound, part.head);
+        const FarShifts far(a.dt_bias, gate, part.head, lane);
+        const Shifts shifts(far, scratch, lane);
+        for (; n < walk.start + part.blocks; n += STEP) {
+            const int c = n - walk.start;
+            const unsigned slot = p.slot(n);
+            const unsigned beta_bits = load_beta(a, part, c, lane);
+            Scores x;
+            bool edges_here = edges;
+            LAP(0)
+            COUNT
+            wait(p.tokens(n), p.phase(n));
+            LAP(1)
+            if (part.rows(c) < C) clear_missing(slot, part.rows(c), lane);
+            if (!UNBOUNDED || !edges) edges = middle_units(slot, shifts, sums, gate, x, lane);
+            if (UNBOUNDED && edges) {
+                if (!edges_here) {      // nothing is left of the raw tokens
+                    fence_async();
+                    __syncwarp();
+                    if (lane == 0) load_tokens(a, part, p, c, slot, again);
+                    wait(again, repeats++ & 1);
+                    if (part.rows(c) < C) clear_missing(slot, part.rows(c), lane);
+                    x = Scores();
+                    edges_here = true;
+                }
+                edges = edge_units(slot, shifts, sums, gate, x, lane);
+            }
+            LAP(2)
+            const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
+            const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
+            store_scores(x, slot, scratch, beta, a.scale, lane);
+            if (CTAS == 2 && lane < KEY / 4) {
+                const Four exit = read_four(slot + Slot::EXIT + 16 * lane);
+                const unsigned to = p.partner().slot(n) + Slot::EXIT + 16 * lane, exits = p.partner().exits(n);
+                // the block that the partner's slot held before
+                const int before = n - CTAS * SENT_SLOTS;
+                if (before >= 0) wait(p.empty(before), p.phase(before));
+                write_there(to, exit.x, exit.y, exits), write_there(to + 8, exit.z, exit.w, exits);
+            }
+            if (lane == 0) arrive(p.exits(n));
+            LAP(3)
+            row_solve(slot, scratch, lane);
+            LAP(4)
+            if (n) wait(p.exits(n - 1), p.phase(n - 1));
+            decays(slot, scratch, n ? p.slot(n - 1) : slot, c == 0, edges_here, lane);
+            if (n && lane == 0) release(p, n - 1);
+            LAP(5)
+            fold(slot, scratch, lane);
+            LAP(6)
+            fence_async();
+            __syncwarp();
+            if (lane == 0) {
+                arrive(p.full(n));
+                if (CTAS == 2) copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
+            }
+            LAP(7)
         }
     }
+    SHOW
 }
 
 #if CTAS == 2
@@ -284,32 +307,39 @@ ON_DEVICE void prepare_role(const Args& a, const Work& w, const Place& p) {
 #else
 #define CLUSTER
 #endif
-// one thread block, or two: one head of one sequence
 extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hopper(const __grid_constant__ Args a) {
     extern __shared__ __align__(16) unsigned char memory[];
     const unsigned base = whole_lines(shared_address(memory));
+    // the same in all lanes, which the compiler cannot see
+    const int warp = from_lane(thread_index() / 32, 0), lane = thread_index() % 32;
+    const Place p{base, block_number() / CTAS, CTAS == 2 ? cluster_rank() : 0, warp, lane};
     if (thread_index() == 0) {
-        for (int s = 0; s < STAGES; ++s) {
-            // factors from the four warps or from one thread, and V; then the readers: warps here, or one thread in each block
-            mbarrier_init(base + Shared::FULL + 8 * s, CTAS == 1 ? 5 : 2);
-            mbarrier_init(base + Shared::EMPTY + 8 * s, CTAS == 1 ? 4 * STATE_GROUPS : 2);
+        for (int s = 0; s < SLOTS; ++s) {
+            // who prepares it and who announces V; the warps of the state; the storers, also of a partner who has a copy, and who
+            // folds the next block
+            mbarrier_init(base + Shared::FULL + 8 * s, 2);
+            mbarrier_init(base + Shared::OUT + 8 * s, STATE_WARPS);
+            mbarrier_init(base + Shared::EMPTY + 8 * s, (s < OWN_SLOTS ? CTAS : 1) + 1);
             mbarrier_init(base + Shared::EXITS + 8 * s, 1);
+            mbarrier_init(base + Shared::TOKENS + 8 * s, 1);
         }
-        for (int i = 0; i < 2 * PREPARE_GROUPS; ++i) mbarrier_init(base + Shared::INPUTS + 8 * i, 1);
+        for (int i = 0; i < PREPARE_WARPS; ++i) mbarrier_init(base + Shared::AGAIN + 8 * i, 1);
         mbarriers_are_ready();
     }
-    const Work w = find_work(a, base + Shared::PLACE);
-    __syncthreads();            // mbarriers are there for every thread
+    if (warp == 1) find_range(a, p.cluster, base + Shared::PLACE, lane);
+    __syncthreads();            // mbarriers and the range are there for every thread
     if (CTAS == 2) cluster_barrier();    // and for the partner
-    // the same in all lanes, which the compiler cannot see
-    const int group = from_lane(thread_index() / 128, 0);
-    const int rank = CTAS == 2 ? cluster_rank() : 0;
-    if (group < STATE_GROUPS) {
-        if (THREADS == 512) more_registers<STATE_REGISTERS>();
-        state_role(a, w, Place{base, rank, group, thread_index() % 128});
+    if (warp < STATE_WARPS) {
+        more_registers<STATE_REGISTERS>();
+        state_role(a, p);
+    } else if (warp < LOADERS) {
+        if (PREPARE_REGISTERS > 128) more_registers<PREPARE_REGISTERS>(); else fewer_registers<PREPARE_REGISTERS>();
+        if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, warp - STATE_WARPS);
     } else {
-        if (THREADS == 512) fewer_registers<256 - STATE_REGISTERS>();
-        prepare_role(a, w, Place{base, rank, group - STATE_GROUPS, thread_index() % 128});
+        fewer_registers<MOVE_REGISTERS>();
+        if (lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
+        if (lane == 0 && warp == STORER) store_role(a, p);
     }
+    __syncwarp();
     if (CTAS == 2) cluster_barrier();    // nobody leaves while the partner may still write here
 }

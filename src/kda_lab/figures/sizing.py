@@ -1,46 +1,10 @@
-"""Pictures of the chapter on sizing, and the three sums over a plan that it reads in them."""
+"""Pictures of the chapter on sizing."""
 
 from kda_lab.figures import axes, show, style
-from kda_lab.serving.plan import GIB, plan, request_blocks
+from kda_lab.serving.plan import GIB, plan
 
 BUDGET = 60 * GIB
 RANKS = (1, 2, 4, 8, 16, 32)
-
-
-def growth(p):
-    """Bytes that one more token of a long request adds on a rank: the rows of full attention in all layers.
-
-    >>> round(growth(plan("glm-5.3-flash", tp=8))), growth(plan("kimi-linear-48b-a3b"))
-    (11627, 8064.0)
-    """
-    return sum(spec.content / spec.block for g in p.groups if g.kind == "attention" for spec in g.specs)
-
-
-def states(p):
-    """Bytes of one state of the whole model on a rank, without padding.
-
-    >>> states(plan("glm-5.3-flash", tp=8)), states(plan("llama-3.1-70b"))
-    (18452480, 0)
-    """
-    return sum(spec.content for g in p.state_groups for spec in g.specs)
-
-
-def fixed_blocks(p):
-    """Blocks that a request holds whatever its length: those of states and rings.
-
-    >>> fixed_blocks(plan("glm-5.3-flash", tp=8)), fixed_blocks(plan("glm-5.3-flash", tp=8, num_spec=1))
-    (13, 13)
-    """
-    return sum(request_blocks(g, 1) for g in p.groups if g.kind in ("ring", "state"))
-
-
-def requests(p, context):
-    """Requests of one length that fit, a fraction as vLLM counts them; None if no memory is given.
-
-    >>> round(requests(plan("glm-5.3-flash", tp=8, memory=BUDGET), 2**17), 2)
-    39.57
-    """
-    return p.num_blocks and p.num_blocks / sum(request_blocks(g, context) for g in p.groups)
 
 
 def promises():
@@ -48,9 +12,9 @@ def promises():
     plans = [plan("glm-5.3-flash", tp=tp, memory=BUDGET) for tp in RANKS]
     fig, panels = axes(1, 2, width=5.0, height=2.9, sharex=True)
     for ax, context in zip(panels, (2**17, 2**13), strict=True):
-        whole = context * growth(plans[0]) + states(plans[0])
+        whole = context * plans[0].growth + plans[0].state_bytes
         promised = [tp * BUDGET / whole for tp in RANKS]
-        found = [requests(p, context) for p in plans]
+        found = [p.requests(context) for p in plans]
         ax.plot(RANKS, promised, label="all bytes divided by the ranks", **style("error"))
         ax.plot(RANKS, found, label="the plan", **style("state"))
         for at in (0, 3):
@@ -82,11 +46,11 @@ def concurrency():
         p = plan(name, tp=8, memory=BUDGET)
         top = min(2**20, p.context)
         lengths = [2 ** (n / 8) for n in range(72, 161) if 2 ** (n / 8) <= top]
-        fits = [requests(p, int(n)) for n in lengths]
+        fits = [p.requests(int(n)) for n in lengths]
         (line,) = ax.plot(lengths, fits, label=label, **{**style(role), "marker": ""})
         ax.plot(lengths[0], fits[0], **{**style(role), "linestyle": ""})
-        if states(p):
-            bound = [BUDGET / (n * growth(p) + states(p)) for n in lengths]
+        if p.state_bytes:
+            bound = [BUDGET / (n * p.growth + p.state_bytes) for n in lengths]
             ax.plot(lengths, bound, color=line.get_color(), linewidth=0.8, alpha=0.8)
     ticks = [2**n for n in range(9, 21, 2)]
     ax.set(xscale="log", yscale="log", xlabel="tokens of every request", ylabel="requests that fit")

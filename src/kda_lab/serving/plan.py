@@ -26,8 +26,8 @@ class Plan(NamedTuple):
     """A plan for one rank. Bytes and tokens; None where a model has no states, or where no memory or context is given.
 
     token_bytes: of one token in one layer of the main attention   state: what a state layer keeps
-    request_blocks: blocks that one request of `context` tokens holds at most in each group   concurrency: such requests
-    at once, as vLLM counts them   prefix_tokens, prefix_states: what the pool holds at most of one of the two alone.
+    request_blocks: blocks that one request of `context` tokens holds at most in each group   prefix_tokens, prefix_states:
+    what the pool holds at most of one of the two alone.
     """
 
     facts: Facts
@@ -50,7 +50,6 @@ class Plan(NamedTuple):
     context: int | None
     num_blocks: int | None
     request_blocks: list[int] | None
-    concurrency: float | None
 
     @property
     def state_page_bytes(self):
@@ -66,6 +65,53 @@ class Plan(NamedTuple):
     def state_groups(self):
         """Groups that keep states; one state of the whole model takes one block in each."""
         return [group for group in self.groups if group.kind == "state"]
+
+    @property
+    def growth(self):
+        """Bytes that one more token of a long request adds on a rank: its rows in all layers of full attention.
+
+        Rows of windows do not count, since a long request has a fixed number of them.
+
+        >>> round(plan("glm-5.3-flash", tp=8).growth), plan("kimi-linear-48b-a3b").growth
+        (11627, 8064.0)
+        """
+        return sum(spec.content / spec.block for group in self.groups if group.kind == "attention" for spec in group.specs)
+
+    @property
+    def state_bytes(self):
+        """Bytes of one state of the whole model on a rank, without padding; 0 if it keeps none.
+
+        >>> plan("glm-5.3-flash", tp=8).state_bytes, plan("llama-3.1-70b").state_bytes
+        (18452480, 0)
+        """
+        return sum(spec.content for group in self.state_groups for spec in group.specs)
+
+    @property
+    def fixed_blocks(self):
+        """Blocks that a request holds whatever its length: those of states and rings.
+
+        >>> plan("glm-5.3-flash", tp=8).fixed_blocks, plan("glm-5.3-flash", tp=8, num_spec=1).fixed_blocks
+        (13, 13)
+        """
+        return sum(request_blocks(group, 1) for group in self.groups if group.kind in ("ring", "state"))
+
+    def requests(self, context):
+        """Requests of `context` tokens that fit at once, a fraction as vLLM counts them; None if no memory is given.
+
+        ValueError for fewer tokens than one.
+
+        >>> round(plan("glm-5.3-flash", tp=8, memory=60 * GIB).requests(2**17), 2)
+        39.57
+        """
+        check_settings(self.facts, None, context=context)
+        if self.num_blocks is None:
+            return None
+        return self.num_blocks / sum(request_blocks(group, context) for group in self.groups)
+
+    @property
+    def concurrency(self):
+        """Requests of the plan's own `context` that fit at once; None if no memory or no context is given."""
+        return self.requests(self.context) if self.context else None
 
     @property
     def tokens(self):
@@ -190,8 +236,6 @@ def plan(
     units = block_units(groups, prefix_match_unit)
     size = bytes_per_block(groups, facts.packed)
     context = context or facts.context
-    num_blocks = None if memory is None else int(memory) // size
-    held = [request_blocks(g, context) for g in groups] if context else None
     return Plan(
         facts=facts,
         at=at,
@@ -211,9 +255,8 @@ def plan(
         hit_alignment=hit_alignment(groups, units),
         memory=memory,
         context=context,
-        num_blocks=num_blocks,
-        request_blocks=held,
-        concurrency=num_blocks / sum(held) if held and num_blocks is not None else None,
+        num_blocks=None if memory is None else int(memory) // size,
+        request_blocks=[request_blocks(group, context) for group in groups] if context else None,
     )
 
 

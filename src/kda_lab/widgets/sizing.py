@@ -1,6 +1,5 @@
 """Things to move in the chapter on sizing a hybrid model."""
 
-from kda_lab.figures.sizing import growth, states
 from kda_lab.serving.plan import GIB, plan, request_blocks
 from kda_lab.widgets import Choice, Range, Static, Widget
 
@@ -35,7 +34,7 @@ def facts(name, tp, num_spec):
     p = plan(name, tp=tp, num_spec=num_spec)
     held = request_blocks(p.state_groups[0], 1) if p.state_groups else 0
     rings = sum(g.kind == "ring" for g in p.groups)
-    return [p.block_size, p.bytes_per_block, len(p.state_groups), held, states(p), rings, round(growth(p), 2)]
+    return [p.block_size, p.bytes_per_block, len(p.state_groups), held, p.state_bytes, rings, round(p.growth, 2)]
 
 
 def what_fits():
@@ -98,7 +97,7 @@ def _live():
 
     def step(model="glm-5.3-flash", ranks=8, budget=60, context=2**17, drafts=0):
         p = plan(model, tp=ranks, num_spec=drafts, memory=budget * GIB, context=context)
-        used = context * growth(p) + states(p)
+        used = context * p.growth + p.state_bytes
         print(f"block {p.block_size} tokens, {p.bytes_per_block:,} bytes an id, {p.num_blocks:,} ids")
         print(f"{p.concurrency:.2f} requests of {context:,} tokens, {sum(p.request_blocks):,} ids each")
         print(f"rows and one state are {used / p.request_bytes:.1%} of a request's bytes")

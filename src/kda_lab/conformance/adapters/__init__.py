@@ -1,6 +1,7 @@
 """Implementations: any function with the arguments of ``kda_lab.ops``, and what has to be converted around it."""
 
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
@@ -73,6 +74,37 @@ def wrap(function, rule="kda", capabilities=None, device="cpu", layout=None, nam
         found = found._replace(missing=found.missing | from_signature(function))
     name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__name__)}"
     return Implementation(name, function, rule, found, device, layout)
+
+
+def libraries(function):
+    """Versions of the libraries that an implementation uses, by name: what its attribute ``libraries``, a function, returns.
+
+    What fails in it costs no case: {} then.
+
+    >>> def mine(q, k, v, g, beta): ...
+    >>> mine.libraries = lambda: versions("torch")
+    >>> list(libraries(mine))
+    ['torch']
+    """
+    try:
+        return {name: str(version) for name, version in getattr(function, "libraries", dict)().items()}
+    except Exception:
+        return {}
+
+
+def versions(*packages):
+    """The versions of installed packages by name; "not installed" for the others, also for modules without a package's metadata.
+
+    >>> versions("a-package-that-is-not-there")
+    {'a-package-that-is-not-there': 'not installed'}
+    """
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
 
 
 def load(text):

@@ -1,9 +1,16 @@
-"""The fused KDA kernel for Hopper in the cuDNN frontend (checked against the signatures and limits of 1.32.0).
+"""The fused KDA kernels for Hopper in the cuDNN frontend (checked against the sources of 1.32.0).
 
 Run with ``--impl kda_lab.conformance.adapters.cudnn:chunk_kda --device cuda``. Needs the package ``nvidia-cudnn-frontend``.
 """
 
+import functools
+import importlib
+
 import torch
+
+from kda_lab.conformance.adapters import versions
+
+_ran = []  # engines, in the order of their launches
 
 
 def chunk_kda(
@@ -12,10 +19,16 @@ def chunk_kda(
 ):  # fmt: skip
     """``cudnn.linear_attention.kimi_delta_attention``, which takes packed tokens [tokens, H, D] and always cu_seqlens.
 
-    Its bounded gate needs both A_log and dt_bias; a missing bias is a bias of zeros.
+    Its bounded gate needs both A_log and dt_bias on Hopper; a missing bias is a bias of zeros. Its backward kernel there takes g and
+    beta in float32 alone: where a gradient is asked for, both are converted first, and autograd converts their gradients back.
     """
     from cudnn.linear_attention import kimi_delta_attention as function
 
+    listen()
+    if torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, g, beta, initial_state)
+    ):
+        g, beta = g.float(), beta.float()
     B, T = q.shape[:2]
     if cu_seqlens is None:
         cu_seqlens = torch.arange(B + 1, device=q.device) * T
@@ -31,7 +44,48 @@ def chunk_kda(
     return o.unflatten(0, (B, T)), S if output_final_state else None
 
 
-# the limits that its engine states: one head size, bf16, chunks of 16, no unbounded gate, write gates up to 1
-chunk_kda.capabilities = (
-    "sizes=128x128, dtype=bfloat16, chunk=16, no-softplus-gate, no-beta-to-two, no-value-checks, no-shape-checks"
-)
+@functools.cache
+def listen():
+    """Note the engine of every graph that the package executes from now on; of a version that does it elsewhere, none is known."""
+    try:
+        module = importlib.import_module("cudnn.linear_attention.ops.kda")
+        execute = module.execute_graph
+    except (ImportError, AttributeError):
+        return
+
+    def noted(graph, *arguments, **options):
+        result = execute(graph, *arguments, **options)
+        _ran.append(getattr(getattr(graph, "selected_engine", None), "name", "cuDNN backend"))
+        return result
+
+    module.execute_graph = noted
+
+
+def engines():
+    """Names of the engines that ran since this was last asked, one for each launch.
+
+    >>> engines()
+    []
+    """
+    ran = _ran.copy()
+    _ran.clear()
+    return ran
+
+
+def libraries():
+    """Versions of the package, of the cuDNN library behind it, and of what its engines need."""
+    found = versions("nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "cuda-tile", "cuda-bindings")
+    try:
+        package = importlib.import_module("cudnn")
+        found["cudnn (module)"] = package.__version__
+        found["cuDNN"] = package.backend_version_string()
+        importlib.import_module("cudnn.linear_attention.ops.kda")
+    except (ImportError, AttributeError, TypeError, RuntimeError, OSError) as error:
+        found["cuDNN"] = found.get("cuDNN", f"not known ({type(error).__name__})")
+    return found
+
+
+# what its engines for Hopper state (hopper/cuda_engine.py): one head size, bf16, chunks of 16, no unbounded gate, write gates up to 1;
+# a backward for given gates, given write gates and keys as they are. Grouped heads have no backward there and are refused
+chunk_kda.capabilities = "sizes=128x128, dtype=bfloat16, chunk=16, no-softplus-gate, no-beta-to-two, no-fused-backward, no-value-checks, no-shape-checks"
+chunk_kda.engines, chunk_kda.libraries = engines, libraries

@@ -1,11 +1,15 @@
 """flash-linear-attention (checked against the signatures of 0.6.0), which stores states K first.
 
 Run with ``--impl kda_lab.conformance.adapters.fla:chunk_kda --device cuda --caps sizes=128x128``: Triton tunes for minutes for
-each head size and number of heads. ``untuned_chunk_kda`` and ``untuned_recurrent_kda`` take one configuration of each kernel
-instead: tile sizes and warps differ, the mathematics does not. Needs the packages ``flash-linear-attention`` and ``fla-core``.
+each head size and number of heads. ``untuned_chunk_kda`` and ``untuned_recurrent_kda`` run each kernel in one fixed configuration
+instead. The recurrence is the same; tile sizes and the number of warps are not, and with them the order of summation and the last
+digits: the verdicts are those of that configuration. Needs the packages ``flash-linear-attention`` and ``fla-core``.
 """
 
 import functools
+import importlib
+
+from kda_lab.conformance.adapters import versions
 
 
 def chunk_kda(
@@ -78,8 +82,25 @@ def flat(dt_bias):
     return None if dt_bias is None else dt_bias.flatten()
 
 
+def libraries():
+    """Versions of the packages and of Triton; loads them, too."""
+    importlib.import_module("fla.ops.kda")
+    module = importlib.import_module("fla")
+    return versions("flash-linear-attention", "fla-core", "triton") | {
+        "fla (module)": getattr(module, "__version__", "not known")
+    }
+
+
+def untuned_libraries():
+    """The same without tuning, which must be off before the package is loaded: its kernels choose when they are defined."""
+    without_tuning()
+    return libraries()
+
+
+# no check reads values on a GPU, and neither kernel promises that shapes that do not fit are errors: the chunk form asserts some
 for function in (chunk_kda, fused_recurrent_kda, untuned_chunk_kda, untuned_recurrent_kda):
     function.state_layout = "kv"
-# it says so for K above 256; no check reads values on a GPU
-chunk_kda.capabilities = untuned_chunk_kda.capabilities = "no-value-checks"
-fused_recurrent_kda.capabilities = untuned_recurrent_kda.capabilities = "no-value-checks, no-shape-checks, no-backward"
+    function.capabilities = "no-value-checks, no-shape-checks"
+    function.libraries = untuned_libraries if function in (untuned_chunk_kda, untuned_recurrent_kda) else libraries
+for function in (fused_recurrent_kda, untuned_recurrent_kda):
+    function.capabilities += ", no-backward"

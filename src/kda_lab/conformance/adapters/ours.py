@@ -3,6 +3,7 @@
 import torch
 
 from kda_lab import ops
+from kda_lab.conformance.adapters import versions
 from kda_lab.ops import gradient, run
 from kda_lab.ops.contract import KDA, Call, check
 from kda_lab.ops.prepare import prepare, working_dtype
@@ -81,20 +82,53 @@ cuda_kda.capabilities = "no-backward, no-chunk-size, dtype=float32+float16+bfloa
 
 
 def decode_kda(q, k, v, g, beta, initial_state=None, output_final_state=False, cu_seqlens=None, **options):
-    """``ops.recurrent_kda`` as a server calls it: one token a call, the state handed over.
+    """``ops.recurrent_kda`` as a server calls it: one token of every sequence a call, the states handed over.
+
+    On a GPU it refuses what the decode kernel does not answer, so that nothing else is examined in its place.
 
     >>> x = torch.ones(1, 3, 1, 1)
     >>> decode_kda(x, x, x, 0 * x, 0.5 * x[..., 0])[0].flatten().tolist()
     [0.5, 0.75, 0.875]
     """
-    if cu_seqlens is not None or q.shape[1] == 0:
-        # packed rows of several sequences are one call, as in a batch of requests
-        return ops.recurrent_kda(
-            q, k, v, g, beta, initial_state=initial_state, output_final_state=output_final_state, cu_seqlens=cu_seqlens, **options
+    given = {"initial_state": initial_state, "output_final_state": output_final_state, "cu_seqlens": cu_seqlens}
+    check(KDA, Call(q, k, v, g, beta, **given, **options))
+    B, T = q.shape[:2]
+    S = initial_state
+    if S is None:
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        S = torch.zeros(B if cu_seqlens is None else len(cu_seqlens) - 1, *v.shape[2:], q.shape[-1], dtype=wide, device=q.device)
+    S = S.clone()
+    if cu_seqlens is None:
+        rows = []
+        for t in range(T):
+            o, S = one_token(*(x[:, t : t + 1] for x in (q, k, v, g, beta)), S, options)
+            rows.append(o)
+        return torch.cat([v[:, :0], *rows], 1), S if output_final_state else None
+    starts, ends = cu_seqlens[:-1], cu_seqlens[1:]
+    o = torch.zeros_like(v, memory_format=torch.contiguous_format)
+    for t in range(int((ends - starts).max()) if len(starts) else 0):
+        # a batch of the requests that still have a token
+        now = (starts + t < ends).nonzero()[:, 0]
+        at = starts[now] + t
+        o_t, S[now] = one_token(*(x[0, at][:, None] for x in (q, k, v, g, beta)), S[now], options)
+        o[0, at] = o_t[:, 0]
+    return o, S if output_final_state else None
+
+
+def one_token(q, k, v, g, beta, S, options):
+    """(o, state) after one token of each row, by the decode kernel on a GPU. Raises NotImplementedError where it does not answer."""
+    call = Call(q, k, v, g, beta, initial_state=S, output_final_state=True, **options)
+    if q.is_cuda and not run.decode_answers(KDA, call):
+        raise NotImplementedError(
+            "the decode kernel takes no such call; it needs K and V up to 128, K a multiple of 4, no float64, no gradients"
         )
-    rows, S = [], initial_state
-    for t in range(q.shape[1]):
-        token = (x[:, t : t + 1] for x in (q, k, v, g, beta))
-        o, S = ops.recurrent_kda(*token, initial_state=S, output_final_state=True, **options)
-        rows.append(o)
-    return torch.cat(rows, 1), S if output_final_state else None
+    return ops.recurrent_kda(q, k, v, g, beta, initial_state=S, output_final_state=True, **options)
+
+
+def libraries():
+    """Versions of what compiles and launches the kernels."""
+    return versions("cuda-core", "cuda-bindings")
+
+
+cuda_kda.libraries = decode_kda.libraries = libraries
+decode_kda.capabilities = "no-backward, dtype=float32+float16+bfloat16"

@@ -49,7 +49,13 @@ def work_stays_on_the_current_stream(bench):
     bench.right(named, got, "on another stream, ")
 
 
-@case("device", input="v of more than 2^31 elements, read from its last rows", clause=clauses.STRIDES, needs="cuda strides")
+@case(
+    "device",
+    input="v of more than 2^31 elements, read from its last rows",
+    clause=clauses.STRIDES,
+    needs="cuda strides",
+    alone=True,
+)
 def offsets_beyond_31_bits(bench):
     """An offset in 32 bits: the last rows of a large tensor are read from its beginning."""
     K, V = bench.sizes()

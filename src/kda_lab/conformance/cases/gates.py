@@ -43,6 +43,27 @@ def gates_below_the_usual_bound(bench):
         bench.right(constant(bench, 16, g), what=f"g={g}: ")
 
 
+@case(
+    "gates",
+    input="g=-5.4, -5.6 and -5.8 everywhere, S0 of 2^20",
+    clause=clauses.GATE,
+    ops=GATED,
+    needs="given-gate",
+)
+def gates_just_beyond_the_usual_bound(bench):
+    """A gate held at a bound of -5.x, or a reciprocal of the decays of 16 tokens, which overflows from -5.55 a token on.
+
+    Beside writes of size 1 the difference of e^-5.4 and e^-5 is half a bf16 rounding; of a large state it is half of what is left.
+    """
+    for g in (-5.4, -5.6, -5.8):
+        named = constant(bench, bench.chunk + 6, g)
+        if "initial_state" in named:
+            named["initial_state"] = named["initial_state"] * 2.0**20
+        o, S = bench.call(named)
+        # float16 does not hold outputs of the state's size
+        bench.right(named, (None if bench.dtype == torch.float16 else o, S), f"g={g}: ", share=0.0)
+
+
 @case("gates", input="g=-60, -104, -1e4 and -1e30 among slow gates", clause=clauses.GATE, ops=GATED, needs="given-gate")
 def extreme_gates(bench):
     """Sums of gates that reach infinity: inf - inf is nan, and 0 inf too."""
@@ -169,7 +190,7 @@ def gate_parameters_belong_to_value_heads(bench):
 
 @case(
     "gates",
-    input="x=100 with A_log=-7; x=-200 with A_log=100; x=0 with A_log=100",
+    input="x=100 with A_log=-7 or 0, as reported; x=-200 and x=0 with A_log=100; x=-30",
     clause=clauses.RAW_SOFTPLUS,
     report="NVIDIA/TensorRT-LLM#14652",
     ops=GATED,
@@ -184,6 +205,22 @@ def extreme_raw_gates(bench):
         o, S = bench.right(named | {"dt_bias": None}, what=f"x={x}, A_log={rate}: ")
         if not o.isfinite().all() or (S is not None and not S.isfinite().all()):
             raise Wrong(f"x={x}, A_log={rate} gives values that are not finite")
+
+
+@case(
+    "gates",
+    input="x=-18 with A_log=18, x=-16 with 16, x=-12 with 12: g is -1 to five digits, and all numbers are moderate",
+    clause=clauses.RAW_SOFTPLUS,
+    ops=GATED,
+    needs="softplus-gate",
+)
+def the_tail_of_the_softplus(bench):
+    """log(1 + e^x) without log1p: in float32 1 + e^-18 is 1, so a channel that should fade stays for ever, without a word."""
+    for x in (-18.0, -16.0, -12.0):
+        named = bench.raw(bench.make(20), lower_bound=None)
+        named["g"].fill_(x)
+        named["A_log"].fill_(-x)
+        bench.right(named | {"dt_bias": None}, what=f"x={x}, A_log={-x}: ")
 
 
 @case("gates", input="raw bounded gate x=+-60, A_log=3", clause=clauses.RAW_BOUNDED, ops=GATED, needs="bounded-gate")

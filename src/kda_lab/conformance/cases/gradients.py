@@ -40,7 +40,7 @@ def gradients_of_one_token(bench):
     input="raw gate, logits and L2 norm inside: A_log, dt_bias, x, q, k, beta",
     clause=clauses.GRADIENT,
     ops=GATED,
-    needs="backward bounded-gate l2norm beta-logits",
+    needs="backward fused-backward bounded-gate l2norm beta-logits",
 )
 def gradients_of_what_is_computed_inside(bench):
     """The chain rule through gate, norm and sigmoid: a factor, or a sum over tokens and batch rows, that is left out."""
@@ -49,7 +49,13 @@ def gradients_of_what_is_computed_inside(bench):
     gradient.right(bench, named)
 
 
-@case("gradients", input="raw gate without a bound", clause=clauses.GRADIENT, ops=GATED, needs="backward softplus-gate")
+@case(
+    "gradients",
+    input="raw gate without a bound",
+    clause=clauses.GRADIENT,
+    ops=GATED,
+    needs="backward fused-backward softplus-gate",
+)
 def gradients_of_the_softplus_gate(bench):
     """exp(A_log) or the derivative of softplus left out."""
     gradient.right(bench, bench.raw(bench.make(40), lower_bound=None))
@@ -119,7 +125,12 @@ def gradients_of_correlated_keys(bench):
     gradient.right(bench, with_keys(bench, bench.chunk + 6, 0.3, 1.0, length=0.9, slow=0.1))
 
 
-@case("gradients", input="keys and queries of zero, normalised inside", clause=clauses.GRADIENT, needs="backward l2norm")
+@case(
+    "gradients",
+    input="keys and queries of zero, normalised inside",
+    clause=clauses.GRADIENT,
+    needs="backward fused-backward l2norm",
+)
 def gradients_of_zero_keys(bench):
     """The derivative of a norm at zero: 0/0."""
     named = bench.make(20)

@@ -5,6 +5,7 @@ import math
 import torch
 
 from kda_lab.conformance import clauses
+from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import GATED, Wrong, case
 
 
@@ -123,6 +124,32 @@ def a_large_old_state_is_not_cut_off(bench):
         named["g"] = torch.full_like(named["g"], -decay)
         named["initial_state"] = named["initial_state"] * size
         # a state that is hardly erased
+        named["beta"] = named["beta"] * 0.05
+        old_state(bench, named)
+
+
+@case(
+    "numbers",
+    input="one head, T=3.5C, g=-20/C, values that shrink by e^g a token; and T=600 with g=-7/60",
+    clause=clauses.GATE,
+    ops=GATED,
+    needs="initial-state",
+)
+def old_values_weigh_as_much_as_new_ones(bench):
+    """A long sequence that is cut, and whose parts begin from a zero state once a bound on the decays is below 2^-20.
+
+    The contract is exact, and errors are relative to what is there. A cut drops 2^-20 of the state at its beginning: too little to
+    be seen beside values of equal size, and no less than a third of the answer where values shrink as fast as they are forgotten.
+    """
+    if bench.dtype == torch.float16:
+        raise Unsupported("a dtype that holds values from 2^-80 to 2^40")
+    for T, g in ((3 * bench.chunk + bench.chunk // 2, -20 / bench.chunk), (600, -70 / 600)):
+        named = bench.make(T, H=1)
+        named["g"] = torch.full_like(named["g"], g)
+        fading = torch.exp(g * torch.arange(1.0, T + 1, dtype=torch.float64)) * 2.0**40
+        named |= bench.place({"v": (named["v"].cpu() * fading[:, None, None]).to(bench.dtype)})
+        named["initial_state"] = named["initial_state"] * 2.0**40
+        # what is old is hardly erased
         named["beta"] = named["beta"] * 0.05
         old_state(bench, named)
 

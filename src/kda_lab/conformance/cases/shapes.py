@@ -97,13 +97,21 @@ def a_head_size_beyond_the_tiles(bench):
     bench.right(bench.make(3, 16, 129), what="V=129: ")
 
 
-@case("shapes", input="B=2049, H=32, T=1: 65,568 states", clause=clauses.QK, report="fla-org/flash-linear-attention#1077")
+@case(
+    "shapes",
+    input="B=2049, H=32, T=1: 65,568 states",
+    clause=clauses.QK,
+    report="fla-org/flash-linear-attention#1077",
+    alone=True,
+)
 def more_than_65535_sequences_times_heads(bench):
     """A grid whose second or third axis counts sequences times heads: it ends at 65,535."""
-    K, V = (2, 2) if bench.can.sizes is None else bench.sizes()
+    K, V = (4, 4) if bench.can.sizes is None else bench.sizes()
     named = bench.make(1, K, V, B=2049, H=32, state=False)
     # no readout of 65,568 vanishes by chance
-    bench.right(named | {"q": named["k"]})
+    named["q"] = named["k"]
+    # all are alike: the budget of some holds for every one
+    bench.right(named, like={name: x[:8] for name, x in named.items()})
 
 
 @case("shapes", input="every channel of v, every head and every token takes part", clause=clauses.RULE)

@@ -107,15 +107,22 @@ def split_anywhere_and_handed_over(bench):
             bench.right(named, (torch.cat([first, second], 1), S), f"split at {t}, ")
 
 
-@case("state", input="three pieces of 5, 64 and 21 tokens", clause=clauses.STATE, needs="initial-state final-state")
+@case(
+    "state",
+    input="three pieces of 5, 64 and 21 tokens; again with K=V=16",
+    clause=clauses.STATE,
+    needs="initial-state final-state",
+)
 def three_pieces_of_uneven_lengths(bench):
-    """A hand-over that works once: a state that is decayed again when it comes back."""
-    named = bench.make(90, gates="weak")
-    S, rows = named["initial_state"], []
-    for a, b in ((0, 5), (5, 69), (69, 90)):
-        o, S = bench.call(part(named, a, b, S))
-        rows.append(o)
-    bench.right(named, (torch.cat(rows, 1), S), "in three pieces, ")
+    """A hand-over that works once: a state that is decayed again, or turned over, when it comes back."""
+    sizes = {bench.sizes(), (16, 16)} if bench.can.sizes is None else {bench.sizes()}
+    for K, V in sorted(sizes):
+        named = bench.make(90, K, V, gates="weak")
+        S, rows = named["initial_state"], []
+        for a, b in ((0, 5), (5, 69), (69, 90)):
+            o, S = bench.call(part(named, a, b, S))
+            rows.append(o)
+        bench.right(named, (torch.cat(rows, 1), S), f"in three pieces, K={K}, V={V}, ")
 
 
 @case("state", input="T=20 with output_final_state and without", clause=clauses.FINAL, needs="final-state")

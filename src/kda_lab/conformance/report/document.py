@@ -9,7 +9,7 @@ from kda_lab.conformance.cases import CASES
 from kda_lab.conformance.run import all_ok
 
 SCHEMA = Path(__file__).with_name("schema.json")
-VERSION = 1
+VERSION = 2
 
 
 def make(loaded, seed, replay, results):
@@ -43,6 +43,7 @@ def case_document(result):
         "budget": number(result.budget),
         "compared": result.what,
         "accuracy": result.accuracy,
+        "engine": result.engine,
         "seconds": round(result.seconds, 4),
         "fault": case.fault,
         "input": case.input,

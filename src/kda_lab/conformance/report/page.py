@@ -29,6 +29,7 @@ def make(report):
     how = "measured" if products["measured"] else "declared"
     missing = ", ".join(who["missing"]) or "nothing"
     env = report["environment"]
+    libraries = "".join(f", {name} {version}" for name, version in env["libraries"].items())
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
         "<meta name='viewport' content='width=device-width, initial-scale=1'>",
@@ -39,7 +40,8 @@ def make(report):
         f"<p>Products: {products['precision']} ({how}). Errors are relative, of the worst block of a head,",
         "beside what is allowed.</p>",
         f"<p>Declared or seen as missing: {escape(missing)}.</p>",
-        f"<p class='soft'>torch {escape(env['torch'])}, Python {escape(env['python'])}, {escape(env['device'])}.",
+        f"<p class='soft'>torch {escape(env['torch'])}, Python {escape(env['python'])}, {escape(env['device'])}",
+        f"{escape(libraries)}.",
         f" Replay: <code>{escape(report['replay'])}</code></p>",
     ]
     for kind in dict.fromkeys(c["kind"] for c in report["cases"]):
@@ -59,6 +61,7 @@ def entry(case):
         ("smallest input", case["input"]),
         ("contract", case["clause"]),
         ("compared", case["compared"]),
+        ("ran", case["engine"]),
     ]
     body = "".join(f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in rows if text)
     links = "".join(f"<dd><a href='{escape(r)}'>{escape(r)}</a></dd>" for r in case["reports"])

@@ -7,7 +7,6 @@
 #define ON_DEVICE static inline
 #define __cluster_dims__(...)
 
-ON_DEVICE int fresh(int x) { return x; }
 struct alignas(8) Two { float x, y; };
 struct alignas(16) Four { float x, y, z, w; };
 
@@ -21,7 +20,6 @@ static unsigned char shared[2][BYTES];
 struct Mbarrier { long long count, missing, bytes; unsigned phase; };
 static std::map<unsigned, Mbarrier> mbarriers;
 static Barrier named[2][16];
-static int any_now[2][16], any_before[2][16];
 
 // Copies land late, in any order: at a time drawn when they start, by whoever waits then. Another number than 0 draws other
 // times, longer ones, and makes one warp slow
@@ -61,7 +59,6 @@ ON_DEVICE unsigned shared_address(const void*) {
         mbarriers.clear();
         copies.clear(), draws = jitter;
         for (auto& block : named) for (Barrier& b : block) b = {};
-        std::memset(any_now, 0, sizeof any_now);
     }
     return cluster_rank() * BLOCK;
 }
@@ -86,6 +83,7 @@ ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
 ON_DEVICE float flushed(float x) { return std::fabs(x) < 0x1p-126f ? 0 : x; }
 ON_DEVICE float exp2_unit(float x) { return flushed(std::exp2(x)); }
+ON_DEVICE float exp2_of_minus(float x) { return exp2_unit(-x); }
 ON_DEVICE float log2_unit(float x) { return std::log2(flushed(x)); }
 ON_DEVICE float reciprocal(float x) { return flushed(1 / x); }
 ON_DEVICE float inverse_root(float x) { return 1 / std::sqrt(x); }
@@ -97,6 +95,7 @@ ON_DEVICE Four read_four(unsigned a) { return fetch_as<Four>(a); }
 ON_DEVICE void write(unsigned a, unsigned x) { put(a, x); }
 ON_DEVICE void write(unsigned a, float x) { put(a, x); }
 ON_DEVICE void write(unsigned a, float x, float y) { put(a, Two{x, y}); }
+ON_DEVICE void write(unsigned a, Four x) { put(a, x); }
 ON_DEVICE void write(unsigned a, unsigned x, unsigned y, unsigned z, unsigned w) {
     struct Words { unsigned x, y, z, w; };
     put(a, Words{x, y, z, w});
@@ -107,6 +106,11 @@ template <int bytes> ON_DEVICE unsigned fetch_bits(const void* p) {
     std::memcpy(&x, p, bytes);
     return x;
 }
+
+ON_DEVICE void publish() {}
+ON_DEVICE void raise(unsigned* flag) { *flag = 1; }
+// thread blocks run one after the other: who waits for an earlier one never waits
+ON_DEVICE void wait_for(const unsigned* flag) { if (!*flag) std::abort(); }
 
 // what the 32 lanes of each warp show each other
 static unsigned lanes[32][32][8];
@@ -171,19 +175,31 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
     for (float& x : c) x = 0;
     multiply(c, a, b0, b1);
 }
-ON_DEVICE void multiply(float (&c)[4], unsigned a0, unsigned a1, unsigned b0) { multiply(c, {a0, a1, 0, 0}, b0, 0); }
-
-ON_DEVICE void barrier(int number, int threads) { wait(named[cluster_rank()][number], threads), dawdle(); }
-ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
-    const int r = cluster_rank();
-    any_now[r][number] |= mine;
-    wait(named[r][number], threads);
-    const bool any = any_now[r][number];
-    wait(named[r][number], threads);
-    any_now[r][number] = 0;
-    wait(named[r][number], threads);
+ON_DEVICE float kept_by_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
+ON_DEVICE void multiply_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    EXCHANGE;
+    for (int i = 0; i < 4; ++i) all[lane][i] = __float_as_uint(kept_by_tf32(a[i]));
+    all[lane][4] = __float_as_uint(kept_by_tf32(b0)), all[lane][5] = __float_as_uint(kept_by_tf32(b1));
+    __syncwarp();
+    for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 8; ++k) {
+            const unsigned* left = all[lane / 4 * 4 + k % 4];
+            const unsigned* right = all[4 * (2 * (lane % 4) + e % 2) + k % 4];
+            c[e] += __uint_as_float(left[e / 2 + 2 * (k / 4)]) * __uint_as_float(right[4 + k / 4]);
+        }
+    __syncwarp();
+}
+ON_DEVICE bool any_lane(bool mine) {
+    EXCHANGE;
+    all[lane][0] = mine;
+    __syncwarp();
+    bool any = false;
+    for (int i = 0; i < 32; ++i) any |= all[i][0];
+    __syncwarp();
     return any;
 }
+
+ON_DEVICE void barrier(int number, int threads) { wait(named[cluster_rank()][number], threads), dawdle(); }
 ON_DEVICE void end_phase(Mbarrier& b) {
     if (b.missing < 0) std::abort();    // more arrivals than were promised
     if (!b.missing && !b.bytes) ++b.phase, b.missing = b.count, ++progress;
@@ -200,6 +216,7 @@ ON_DEVICE void wait(unsigned b, unsigned parity) {
     while (mbarrier(b).phase % 2 == parity) give_way();
     ++progress, dawdle();
 }
+ON_DEVICE bool has_ended(unsigned b, unsigned parity) { return mbarrier(b).phase % 2 != parity; }
 ON_DEVICE void landed(unsigned b, unsigned bytes) { mbarrier(b).bytes -= bytes, end_phase(mbarrier(b)); }
 ON_DEVICE void fence_async() {}
 
@@ -260,12 +277,14 @@ ON_DEVICE void wgmma_fence() {}
 ON_DEVICE void wgmma_commit() {}
 template <int left> ON_DEVICE void wgmma_wait() {}
 template <int N> ON_DEVICE void pin(float (&)[N]) {}
-struct Description { unsigned address, stride1, stride2, swizzled; };
+struct Description {
+    unsigned address, stride1, stride2, swizzled;
+    Description at(unsigned bytes) const { return {address + bytes, stride1, stride2, swizzled}; }
+};
 ON_DEVICE Description describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
     if (a % (swizzled ? 32 : 16)) std::abort();
     return {a, stride1, stride2, swizzled};
 }
-ON_DEVICE Description operator+(Description x, unsigned units) { return x.address += 16 * units, x; }
 template <int N, class F> ON_DEVICE void product(float (&d)[N], const unsigned (&a)[4], F place, int keep) {
     EXCHANGE;
     for (int i = 0; i < 4; ++i) all[lane][i] = a[i];

@@ -93,7 +93,7 @@ extern "C" int run(int which, long long blocks, int block_size, const Args* args
         for (long long before = -1; !std::all_of(finished, finished + threads, [](bool f) { return f; });) {
             if (progress == before) return 1;
             before = progress;
-            const unsigned shift = seed >> 16, step = seed | 1;    // odd: visits each of 2^m threads once
+            const unsigned shift = seed >> 16, step = seed % 4096 * 6 + 1;    // prime to 2^m and 3 2^m threads: visits each once
             for (int i = 0; i < threads; ++i) resume(seed ? (i * step + shift) % threads : i);
             if (seed) seed = seed * 1664525u + 1013904223u;
         }
