@@ -76,11 +76,17 @@ struct Cursor {
 
 // ---- the state ----
 // what exists of O of a last block: the copy engine would write over the next sequence
-ON_DEVICE void copy_out(const Args& a, const Part& part, const Place& p, int c, unsigned slot) {
+ON_DEVICE void copy_out(const Args& a, const Part& part, const Place& p, unsigned slot) {
+    const int c = part.blocks - 1;
     if (!a.out || part.rows(c) >= C) return;
     barrier(1, 128);    // the tile is complete
     const long long row = (long long)part.batch * a.tokens + part.row(c);
     copy_rows(a.out + (row * a.heads + part.head) * VALUE + 64 * p.rank, a.heads * VALUE, slot + Slot::V, part.rows(c), 32 * p.warp + p.lane);
+}
+// this warp is done with a slot, and its part of O is there
+ON_DEVICE void hand_over(const Cursor& c, int lane) {
+    __syncwarp();
+    if (lane == 0) arrive(c.out());
 }
 
 // 64 rows of this thread block in an array [.., VALUE, KEY]
@@ -114,56 +120,56 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
     LAPS
     for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
         const Part& part = walk.part;
-        const auto rows = [&](int c) { return part.transition ? 0 : part.rows(c); };    // a transition has no values
+        // tokens of the last block that exist; a transition has no values
+        const int rows = part.transition ? 0 : part.rows(part.blocks - 1), whole = part.transition ? 0 : C;
         begin_state(a, part, p, S);
         wait(here.full(), here.parity);
         Vector f = read_vector(here.slot + Slot::SCALE, lane);
+        Values v = load_values(here.slot, p.warp, lane, part.blocks == 1 ? rows : whole);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
-        multiply_values(x, load_values(here.slot, p.warp, lane, rows(0)), here.slot);
+        multiply_values(x, v, here.slot);
         wgmma_wait<0>(), pin(x);
         multiply_state(S, x, f, here.slot);
         bool there = false;     // the next block's factors
         // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
         // the compiler can follow which registers the tensor cores own
-        for (int c = 0; c < part.blocks; ++c) {
-            const bool last = c + 1 == part.blocks;
-            Values v;
+        for (int left = part.blocks - 1; left > 0; --left) {
             LAP(0)
             COUNT
-            if (!last) {            // behind the product with the state
-                if (!there) wait(next.full(), next.parity);
-                LAP(1)
-                v = load_values(next.slot, p.warp, lane, rows(c + 1));
-            } else wait(here.exits(), here.parity);
+            if (!there) wait(next.full(), next.parity);
+            v = load_values(next.slot, p.warp, lane, left == 1 ? rows : whole);
+            LAP(1)
             wgmma_wait<0>(), pin(x);
             LAP(2)
             update(S, x, o, here.slot);
             LAP(3)
             write_out(o, here.slot, p.warp, lane);
             const Cursor then = (CTAS == 2 ? here : next).after();
-            if (!last) {
-                multiply_values(x, v, next.slot);
-                f = read_vector(next.slot + Slot::SCALE, lane);
-                there = has_ended(then.full(), then.parity);
-                wgmma_wait<1>(), pin(S);
-                LAP(4)
-                multiply_state(S, x, f, next.slot);
-                LAP(5)
-            } else {
-                f = read_vector(here.slot + Slot::EXIT, lane);
-                wgmma_wait<0>(), pin(S);
-                #pragma unroll
-                for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
-                scale(S, f);
-            }
-            LAP(6)
-            copy_out(a, part, p, c, here.slot);
-            __syncwarp();
-            if (lane == 0) arrive(here.out());    // this warp is done with the slot, and its part of O is there
+            multiply_values(x, v, next.slot);
+            f = read_vector(next.slot + Slot::SCALE, lane);
+            there = has_ended(then.full(), then.parity);
+            wgmma_wait<1>(), pin(S);
+            LAP(4)
+            multiply_state(S, x, f, next.slot);
+            LAP(5)
+            hand_over(here, lane);
             here = next, next = then;
-            LAP(7)
+            LAP(6)
         }
+        wgmma_wait<0>(), pin(x);
+        update(S, x, o, here.slot);
+        write_out(o, here.slot, p.warp, lane);
+        wait(here.exits(), here.parity);
+        f = read_vector(here.slot + Slot::EXIT, lane);
+        wgmma_wait<0>(), pin(S);
+        #pragma unroll
+        for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
+        scale(S, f);
+        copy_out(a, part, p, here.slot);
+        hand_over(here, lane);
+        const Cursor then = (CTAS == 2 ? here : next).after();
+        here = next, next = then;
         end_state(a, part, p, S);
     }
     SHOW

@@ -1,0 +1,252 @@
+"""Pictures of the chapter on the Hopper kernel: from its own source, from a document of `kda-lab bench`, from figures kept beside it."""
+
+import ast
+import json
+import re
+
+from kda_lab import intensity
+from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda import hopper, measure, workloads
+from kda_lab.figures import Board, axes, show, style
+from kda_lab.fingerprint import ROOT
+
+BENCH, STEPS = ROOT / "benchmarks" / "h200.json", ROOT / "benchmarks" / "hopper-steps.json"
+D, C = workloads.D, hopper.C
+
+
+def steps():
+    """What was measured while the kernel was made and no command repeats: profile, single products, versions, trials."""
+    return json.loads(STEPS.read_text(encoding="utf-8"))
+
+
+def layout(variant=None):
+    """The whole numbers that hopper_layout.cuh defines for a variant -> {name: number}, those of a struct also as "Slot.TM".
+
+    What is not made of +, -, *, /, ==, ?: and sizeof is left out.
+
+    >>> found = layout()
+    >>> found["C"], found["Slot.BYTES"] - found["Slot.V"] == found["TILE"] == 16 * 64 * 2
+    (16, True)
+    """
+    known = dict((variant or hopper.Variant()).constants())
+    bytes_of = {"float": 4, "__nv_bfloat16": 2}
+    text = re.sub(r"//[^\n]*", "", (cuda_compile.HERE / "hopper_layout.cuh").read_text(encoding="utf-8"))
+    # a default that the compiler's constants do not replace
+    known = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\b", text)} | known
+
+    def value(node):
+        if isinstance(node, ast.Call):
+            (inner,) = node.args
+            if node.func.id == "sizeof":
+                return bytes_of[known[inner.id]]
+            return hopper.whole_lines(value(inner)) if node.func.id == "whole_lines" else value(inner)
+        if isinstance(node, ast.Attribute):
+            return known[f"{node.value.id}.{node.attr}"]
+        if isinstance(node, ast.Name):
+            return known[node.id]
+        if isinstance(node, ast.IfExp):
+            return value(node.body if value(node.test) else node.orelse)
+        if isinstance(node, ast.Compare):
+            return value(node.left) == value(node.comparators[0])
+        if isinstance(node, ast.BinOp):
+            x, y = value(node.left), value(node.right)
+            return {ast.Add: x + y, ast.Sub: x - y, ast.Mult: x * y, ast.Div: x // (y or 1)}[type(node.op)]
+        return node.value
+
+    owner = ""
+    for struct, body in re.findall(r"struct (\w+) \{|constexpr int ([^;]+);", text):
+        owner = struct or owner
+        for name, formula in re.findall(r"(\w+) = ((?:[^,(]|\([^)]*\)(?:[^,()]*\))*)+)", body):
+            formula = re.sub(r"^(.+?)\?(.+?):([^:]+)$", r"(\2) if (\1) else (\3)", " ".join(formula.replace("::", ".").split()))
+            try:
+                known[name] = known[f"{owner}.{name}"] = value(ast.parse(formula, mode="eval").body)
+            except (SyntaxError, AttributeError, KeyError):
+                continue
+    return known
+
+
+def work(document, shape, gates="long"):
+    """Kernels and their milliseconds on a workload -> {implementation: ms}: of a graph, or else of a call.
+
+    >>> row = {"shape": "a", "gates": "long", "impl": "hopper", "graph": None, "call": {"median": 2.0}}
+    >>> work({"rows": [row, row | {"impl": "fla", "call": None}]}, "a")
+    {'hopper': 2.0}
+    """
+    rows = [row for row in document["rows"] if (row["shape"], row["gates"]) == (shape, gates)]
+    return {row["impl"]: time["median"] for row in rows if (time := row["graph"] or row["call"])}
+
+
+def counted():
+    """Operations and bytes of a token and head in the Hopper kernel, by the unit that does or moves them.
+
+    >>> counted()["bytes"], counted()["exponentials"]
+    (1282, 512)
+    """
+    state = 2 * 2 * C * (C + D) * D / C + 2 * D * D  # X [2C, V] and the update
+    scores, sums, fold = 2 * 2 * C * D, 2 * 2 * C * D, 2 * 2 * C * D
+    return {"bytes": workloads.bytes_moved(1, 1) - 8 * D * D, "state": state, "prepare": scores + sums + fold, "exponentials": 4 * D}
+
+
+def roofline(document, shape="T=8192 H=64"):
+    """Rate of operations over their ratio to bytes, both as each kernel itself has them, under the roofs of an H200."""
+    size, kept, mine = workloads.shape(shape), steps(), counted()
+    tokens = size["T"] * size["H"]
+    peak, rate = intensity.gpus()["H200"].flops, document["environment"]["copy_rate"]
+    ours = (mine["state"] + mine["prepare"], mine["bytes"])
+    plain = lambda chunk: 6 * chunk * D + 4 * chunk * D + 6 * D * D  # noqa: E731
+    traffic = {"chunk": (plain(64), sum(measure.stage_bytes().values())), "hopper": ours}
+    traffic |= {name: (plain(chunk), moved) for name, (chunk, moved) in kept["traffic"].items()}
+    times = {g: work(document, shape, g) for g in ("long", "strong")}
+    fig, ax = axes(height=3.6)
+    x = [10, peak / rate, 1000]
+    ax.plot(x, [min(peak, rate * n) / 1e12 for n in x], color=style("decay")["color"], linewidth=1.6)
+    ax.text(30, rate * 40 / 1e12, "memory", rotation=33, fontsize=9)
+    ax.text(990, peak / 1e12 * 1.06, "tensor cores", ha="right", fontsize=9)
+    names = {"chunk": "readable", "hopper": "this kernel", "fla": "FLA", "flashkda": "FlashKDA", "cudnn": "cuDNN"}
+    points = [(names[n], n, times["long"][n]) for n in names if n in times["long"]]
+    if times["strong"].get("cudnn", 9e9) < 0.7 * times["long"].get("cudnn", 0):
+        points.append(("cuDNN, gates strong", "cudnn", times["strong"]["cudnn"]))
+    points.append(("block kernel", "hopper", first_version(shape)))
+    said = []
+    for label, name, ms in points:
+        flop, moved = traffic[name]
+        at, high = flop / moved, flop * tokens / ms / 1e9
+        role = "state" if name in ("chunk", "hopper") else "key"
+        hollow = {"markerfacecolor": "none"} if "strong" in label else {}
+        ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
+        ax.text(at * 1.13, high, label, fontsize=9, va="top" if label == "block kernel" else "center")
+        said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
+    ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations for each byte that the kernel itself moves", ylabel="TFLOP/s")
+    ax.grid(alpha=0.15)
+    return show(fig, f"Points below a roof that rises with the memory's rate up to the peak of the tensor cores. Share of its own roof: {'; '.join(said)}.")
+
+
+def first_version(shape, gates="long"):
+    """Milliseconds of the kernel before this one, two thread blocks a head, as recorded then.
+
+    >>> 0.4 < first_version("T=8192 H=64") < 0.45
+    True
+    """
+    rows = json.loads((ROOT / "benchmarks" / "hopper-blocks.json").read_text(encoding="utf-8"))["timing"]
+    return min(row["graph"] for row in rows if (row["shape"], row["gates"]) == (shape, gates))
+
+
+def _path(board, points, role):
+    """A line through points with an arrow at its end."""
+    for start, end in zip(points, points[1:-1]):
+        paint = f"var(--kda-{role}, {style(role)['color']})"
+        board.parts.append(f'<path d="M{start[0]} {start[1]}L{end[0]} {end[1]}" style="fill: none; stroke: {paint}; stroke-width: 1.6"/>')
+    board.arrow(points[-2], points[-1], role=role)
+
+
+def roles():
+    """The two thread blocks of a cluster: warps and registers, the two rings of slots, and who passes what to whom."""
+    n = layout(hopper.Variant(warps=steps()["prepare_warps"]))
+    board, own, sent = Board(560, 344), n["OWN_SLOTS"], n["SENT_SLOTS"]
+    for rank, x in enumerate((4, 306)):
+        ring = {"own": x + rank * (20 * sent + 10), "sent": x + (1 - rank) * (20 * own + 10)}
+        board.text(x + 125, 12, f"thread block {rank}", bold=True)
+        board.box(x, 26, 250, 54, role="state")
+        board.text(x + 125, 43, f"{n['STATE_WARPS']} state warps, {n['STATE_REGISTERS']} registers each", size=12)
+        board.text(x + 125, 63, f"rows {64 * rank} to {64 * rank + 63} of S in fp32", size=12)
+        for name, count, role in (("own", own, "key"), ("sent", sent, "value")):
+            at, middle = ring[name], ring[name] + 10 * count
+            for i in range(count):
+                board.box(at + 20 * i, 120, 17, 26, role=role)
+            board.arrow((middle, 116), (middle, 84), role=role)
+            board.text(middle + 8, 100, {"own": "own blocks", "sent": "sent"}[name], size=12, anchor="start")
+        board.box(x, 216, 250, 54, role="key")
+        board.text(x + 125, 233, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers", size=12)
+        board.text(x + 125, 253, f"{('even', 'odd')[rank]} blocks, a warp each", size=12)
+        board.box(x, 292, 250, 46, role="decay")
+        board.text(x + 125, 307, f"2 loaders, a storer, {n['MOVE_REGISTERS']} registers", size=12)
+        board.text(x + 125, 325, "q, k, g, v in; o out", size=12)
+        outer = ring["own"] + (12 if rank == 0 else 20 * own - 15)
+        board.arrow((outer, 213), (outer, 150), role="key")
+    a, b = 4 + 20 * own - 40, 306 + 40
+    _path(board, [(a, 148), (a, 168), (b, 168), (b, 150)], "value")
+    a, b = 306 + 20 * sent + 50, 4 + 20 * own + 50
+    _path(board, [(a, 148), (a, 188), (b, 188), (b, 150)], "value")
+    board.text(280, 202, "finished factors", size=12)
+    return board.show(f"Two thread blocks side by side. In each, {n['PREPARE_WARPS']} prepare warps fill {own} slots with blocks of their own, which are "
+                      f"read by {n['STATE_WARPS']} state warps above and copied into {sent} slots of the other thread block.")  # fmt: skip
+
+
+def slot_life():
+    """One slot of shared memory through the life of a block: what each part of it holds after whom."""
+    n = layout()
+    board = Board(560, 300)
+    edges = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
+    scale, left = 330 / edges[-1], 92
+    rows = [("loader", "k, q", "", "", "g", "V", "TOKENS", "decay"),
+            ("units", "read keys, queries", "M", "log", "write keys", "V", "EXITS", "key"),
+            ("solve", "read keys, queries", "T,M", "log", "write keys", "V", "", "key"),
+            ("fold", "−W, Q", "T,M", "f", "write keys", "V", "FULL", "key"),
+            ("state", "−W, Q", "T,M", "f", "write keys", "O", "OUT", "state"),
+            ("storer", "free", "", "", "", "", "EMPTY", "decay")]  # fmt: skip
+    for r, (who, *held, signal, role) in enumerate(rows):
+        y = 30 + 44 * r
+        board.text(left - 8, y + 16, who, anchor="end", size=12, role=role, bold=True)
+        for i, label in enumerate(held):
+            new = r == 0 or label != rows[r - 1][1 + i]
+            board.box(left + edges[i] * scale, y, (edges[i + 1] - edges[i]) * scale - 2, 32, role=role if new and label != "free" else "decay")
+            board.text(left + (edges[i] + edges[i + 1]) / 2 * scale, y + 16, label, size=12 if len(label) > 3 or i == 0 else 10, bold=new)
+        if signal:
+            board.text(436, y + 16, "signals", anchor="start", size=12)
+            board.text(484, y + 16, signal, anchor="start", size=12, bold=True)
+    for label, i in (("8 kB", 0), ("4", 3), ("2", 4)):
+        board.text(left + (edges[i] + edges[i + 1]) / 2 * scale, 14, label, size=12)
+    return board.show("Six rows, one for each owner of a slot from loader to storer. Keys and queries turn into minus W and Q, gates into write keys, "
+                      "and V into O, each in the bytes where it lay.")  # fmt: skip
+
+
+def accumulator(lane, register):
+    """Row and column of the 16 x 16 tile that a lane holds in an accumulator's register 0 to 7.
+
+    >>> accumulator(5, 0), accumulator(5, 7)
+    ((1, 2), (9, 11))
+    """
+    return lane // 4 + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * (lane % 4) + register % 2
+
+
+def left_factor(lane, word, half):
+    """Row and column of the tile that a lane holds in a half of word 0 to 3 of a left factor.
+
+    >>> left_factor(5, 3, 1)
+    (9, 11)
+    """
+    return lane // 4 + 8 * (word % 2), 8 * (word // 2) + 2 * (lane % 4) + half
+
+
+def fragments(lane=5):
+    """What one lane holds of a tile of S as accumulator, and as left factor: the same places."""
+    board, cell = Board(560, 262), 14
+    for x, title, names in ((20, "accumulator, fp32", {accumulator(lane, i): f"{i}" for i in range(8)}),
+                            (306, "left factor, bf16", {left_factor(lane, i, h): f"{i}{'ab'[h]}" for i in range(4) for h in range(2)})):  # fmt: skip
+        board.matrix(x, 34, 16, 16, role="state", cell=cell, shade=lambda i, j, names=names: 0.7 if (i, j) in names else 0.0)
+        for (i, j), name in names.items():
+            board.text(x + (j + 0.5) * cell, 34 + (i + 0.5) * cell, name, size=11, bold=True)
+        board.text(x + 8 * cell, 16, title, bold=True)
+    board.arrow((250, 146), (300, 146), "pack")
+    return board.show(f"Two grids of 16 by 16. The eight places that lane {lane} holds as an accumulator are those that it holds as a left factor.")
+
+
+def cycles():
+    """A block's cycles by what the state warps and a prepare warp do, beside the products alone."""
+    kept = steps()
+    fig, axs = axes(2, 1, height=4.6)
+    parallel = 2 * kept["prepare_warps"]
+    for ax, name, role in ((axs[0], "state", "state"), (axs[1], "prepare", "key")):
+        names, values = zip(*kept[name])
+        busy = [n if name == "state" or "wait for raw" not in what else 0 for what, n in kept[name]]
+        for y, (n, b) in enumerate(zip(values, busy)):
+            look = {"color": style(role)["color"]} if b else {"facecolor": "none", "edgecolor": style("decay")["color"], "hatch": ".."}
+            ax.barh(-y, n, 0.7, **look)
+            ax.text(n, -y, f" {n:,}", va="center", fontsize=8)
+        ax.set(yticks=[-y for y in range(len(names))], xlim=(0, 1.2 * max(values)))
+        ax.set_yticklabels(names, fontsize=8)
+        total = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} busy; {sum(busy) / parallel:,.0f} a block with {parallel} warps"
+        ax.set_title(f"{name}: {total}", loc="right")
+    axs[1].set_xlabel("cycles")
+    return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, most of them for packing, issuing and scaling. "
+                     "A prepare warp waits for tokens longer than any of its steps takes.")  # fmt: skip
