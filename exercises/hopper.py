@@ -21,24 +21,6 @@ def check_by_hand(by_hand):
     assert got[2] == d[-1].item(), f"the exit is the exponent of the last token: {d[-1].item():g}, got {got[2]}"
 
 
-def packed(word, slice):
-    """The two registers of an accumulator [64, 128] that make word 0 to 3 of the left factor for channels 16 slice to 16 slice + 15."""
-    # <solution>
-    return 8 * slice + 2 * word, 8 * slice + 2 * word + 1
-    # </solution>
-
-
-def check_packed(packed):
-    lane = 13
-    g, t = lane // 4, lane % 4
-    for slice in range(8):
-        for word in range(4):
-            for half, register in enumerate(packed(word, slice)):
-                has = g + 8 * (register // 2 % 2), 8 * (register // 4) + 2 * t + register % 2
-                wants = g + 8 * (word % 2), 16 * slice + 8 * (word // 2) + 2 * t + half
-                assert has == wants, f"word {word} of slice {slice} wants row and column {wants} of lane {lane}, register {register} holds {has}"
-
-
 def ranges(heads, blocks, clusters):
     """For each cluster the parts (head, first block, behind the last block) of its range, in the order of work."""
     total = heads * blocks

@@ -18,6 +18,7 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda import on_cpu
 
 C = 16
+BOUNDS = 128  # of sequences that the kernel keeps in shared memory
 GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
@@ -81,18 +82,18 @@ class Variant(NamedTuple):
         """Bytes of a slot with its mbarriers, and of all the rest with so many warps, as hopper_layout.cuh counts."""
         vector, keys = 4 * self.key, self.key // 64 * 2048
         slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
-        scratch = whole_lines(warps * (1024 + 256 + 2 * vector))
-        return slot + 40, scratch + 8 * warps + 8 + 16 + 1024
+        scratch = whole_lines(warps * (1024 + 256 + vector + (vector if self.unbounded else 0)))
+        return slot + 40, scratch + 8 * warps + 8 + 32 + 4 * BOUNDS + 1024
 
     def slots(self, warps):
-        """How many blocks a thread block has room for: in a cluster 8 of its own and 4 of its partner's, or half of that."""
+        """How many blocks a thread block has room for: 4, 8 or 16 of its own, and in a cluster 4 of its partner's."""
         slot, rest = self.sizes(warps)
-        fit = (SHARED_LIMIT - rest) // slot
-        return fit if self.ctas() == 1 else 12 if fit >= 12 else 8
+        sent = 4 if self.ctas() == 2 else 0
+        return max(n for n in (4, 8, 16) if (n + sent) * slot + rest <= SHARED_LIMIT) + sent
 
     def prepare_warps(self):
-        """Fewer than the slots for blocks of their own, and at most 5."""
-        return self.warps or next(n for n in (6, 5, 4, 3, 2, 1) if self.slots(n) - (4 if self.ctas() == 2 else 0) > n)
+        """At most 8, and no more than there are slots for blocks of their own."""
+        return self.warps or next(n for n in range(8, 0, -1) if self.slots(n) - (4 if self.ctas() == 2 else 0) >= n)
 
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
@@ -237,11 +238,11 @@ def launch(
     lower_bound,
     A_log,
     dt_bias,
-    transitions=False,
+    transitions=0,
 ):
     """One launch of a compiled variant on N sequences; o, initial_state, final_state may be None.
 
-    transitions: final_state has room for 2N sequences, and the second half becomes the transitions of the first.
+    transitions: final_state has room for so many more, which become the transitions of all sequences but the first.
     """
     (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
     # the sources align their arguments to 64 bytes
@@ -251,7 +252,7 @@ def launch(
     for name, x, slices in seen:
         setattr(args, name, (ctypes.c_ubyte * MAP_BYTES).from_buffer_copy(tensor_map(x, slices)))
     args.beta_batch, args.beta_token, args.beta_head = beta.stride()
-    args.sequences, args.increments = 2 * N if transitions else N, N
+    args.sequences, args.increments = N + transitions, N
     args.tokens, args.heads, args.group = T, HV, HV // H
     args.scale, args.lower_bound = K**-0.5 if scale is None else scale, lower_bound or 0.0
     heads = args.sequences * HV
@@ -272,15 +273,32 @@ def launch(
 
 
 def cut(cu_seqlens, segments):
-    """Bounds of the segments of each sequence, whole blocks of tokens but the last: [N + 1] -> [N segments + 1].
+    """Bounds of the segments of a sequence, whole blocks of tokens but the last: [2] -> [segments + 1].
 
-    >>> cut(torch.tensor([0, 40, 40, 100]), 2).tolist()
-    [0, 32, 40, 40, 40, 72, 100]
+    >>> cut(torch.tensor([0, 100]), 3).tolist(), cut(torch.tensor([5, 25]), 3).tolist()
+    ([0, 48, 96, 100], [5, 21, 25, 25])
     """
-    lengths = cu_seqlens.diff()[:, None]
-    size = (lengths + C * segments - 1) // (C * segments) * C
-    starts = cu_seqlens[:-1, None] + torch.minimum(torch.arange(segments, device=cu_seqlens.device) * size, lengths)
-    return torch.cat([starts.flatten(), cu_seqlens[-1:]])
+    start, end = cu_seqlens[:1], cu_seqlens[1:]
+    size = (end - start + C * segments - 1) // (C * segments) * C
+    return torch.minimum(start + torch.arange(segments + 1, device=cu_seqlens.device) * size, end)
+
+
+def best_segments(blocks, heads, clusters):
+    """In how many segments few heads of a long sequence are done soonest: an estimate in blocks of one cluster.
+
+    Whole, a head takes its blocks. In n segments a first launch does 2n - 3 of them a head (states without outputs, and
+    transitions), a second one n; launches and the scan between them cost about as much as 150 blocks.
+
+    >>> best_segments(4096, 8, 66), best_segments(512, 8, 66), best_segments(512, 32, 66), best_segments(64, 8, 66)
+    (8, 6, 1, 1)
+    """
+
+    def cost(n):
+        size = -(-blocks // n)
+        first, second = (max(size, -(-heads * count * size // clusters)) for count in (2 * n - 3, n))
+        return first + second + 150 + 8 * n if n > 1 else blocks
+
+    return min((1, *range(3, 17)), key=cost)
 
 
 def kda_hopper_forward(
@@ -301,7 +319,7 @@ def kda_hopper_forward(
     lower_bound=None,
     gate="given",
     warps=0,
-    segments=1,
+    segments=None,
     **_,
 ):
     """The chunk form on a Hopper GPU -> o [B, T, HV, V] in bf16, final state [N, HV, V, K] in fp32 or None.
@@ -309,21 +327,27 @@ def kda_hopper_forward(
     q, k: [B, T, H, K]   v: [B, T, HV, V]   g: [B, T, HV, K]   beta: [B, T, HV]; q, k, v bf16, K and V 64 or 128.
     gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
     warps: of `Variant`, for measurements.
-    segments: parts of a sequence that run side by side, for few heads (B = 1, V >= K): a first launch makes their
-    increments and transitions, a scan of these their initial states, a second launch the outputs.
+    segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
+    increments and transitions, a scan of these their initial states, a second launch the outputs. None: `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
     """
     if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
         raise ValueError(f"{reason}; use kda_chunk_forward")
     (B, T, _, K), (HV, V) = k.shape, v.shape[2:]
-    if segments > 1 and (B > 1 or V < K):
-        raise ValueError(f"segments need one batch row and V >= K, got B={B}, K={K}, V={V}; pass segments=1")
+    N = B if cu_seqlens is None else cu_seqlens.numel() - 1
+    device = v.device.index if v.is_cuda else None
+    if segments is None:
+        alone = N == 1 and V >= K and device is not None
+        segments = best_segments(-(-T // C), HV, multiprocessors(device) // (V // 64)) if alone else 1
+    if segments > 1 and (N > 1 or V < K or segments == 2):
+        raise ValueError(
+            f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for {N} sequences, K={K}, V={V}"
+        )
     g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
     A_log, dt_bias, initial_state = (
         None if x is None else x.float().contiguous() for x in (A_log, dt_bias, initial_state)
     )
     cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
-    N = B if cu_seqlens is None else cu_seqlens.numel() - 1
     # rows at and after cu_seqlens[-1] belong to no sequence and are zero; kda_chunk_hopper.cu sees to that itself
     o = torch.empty((B, T, HV, V), dtype=v.dtype, device=v.device)
 
@@ -334,7 +358,7 @@ def kda_hopper_forward(
         S = initial_state.clone() if initial_state is not None else torch.zeros(N, HV, V, K, device=v.device)
         return o, S if output_final_state else None
 
-    def run(N, *, transitions=False, **where):
+    def run(N, *, transitions=0, **where):
         options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound, warps=warps)
         kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
@@ -344,15 +368,15 @@ def kda_hopper_forward(
         final_state = states(N) if output_final_state else None
         run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state)
         return o, final_state
-    whole = torch.arange(0, T + 1, T, device=v.device) if cu_seqlens is None else cu_seqlens
-    bounds, parts = cut(whole, segments), N * segments
-    ends = states(2 * parts)
-    run(parts, o=None, cu_seqlens=bounds, initial_state=None, final_state=ends, transitions=True)
-    increments, transitions = ends.view(2, N, segments, HV, V, K)
-    entries = states(parts).view(N, segments, HV, V, K)
-    entries[:, 0] = 0 if initial_state is None else initial_state
-    for i in range(segments - 1):
-        entries[:, i + 1] = entries[:, i] @ transitions[:, i, :, :K] + increments[:, i]
-    final = states(parts) if output_final_state else None
-    run(parts, o=o, cu_seqlens=bounds, initial_state=entries.flatten(0, 1), final_state=final)
-    return o, final.view(N, segments, HV, V, K)[:, -1].contiguous() if output_final_state else None
+    bounds = cut(torch.arange(0, T + 1, T, device=v.device) if cu_seqlens is None else cu_seqlens, segments)
+    # the first segment begins with the initial state, so it needs no transition, and the last one needs neither
+    starts = None if initial_state is None else torch.cat([initial_state, torch.zeros_like(states(segments - 2))])
+    ends = states(2 * segments - 3)
+    run(segments - 1, o=None, cu_seqlens=bounds, initial_state=starts, final_state=ends, transitions=segments - 2)
+    increments, transitions = ends[: segments - 1], ends[segments - 1 :, :, :K]
+    entries = [torch.zeros_like(ends[0]) if initial_state is None else initial_state[0], increments[0]]
+    for increment, transition in zip(increments[1:], transitions):
+        entries.append(torch.baddbmm(increment, entries[-1], transition))
+    final = states(segments) if output_final_state else None
+    run(segments, o=o, cu_seqlens=bounds, initial_state=torch.stack(entries), final_state=final)
+    return o, final[-1:].clone() if output_final_state else None

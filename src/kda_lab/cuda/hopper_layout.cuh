@@ -7,30 +7,18 @@ constexpr int C = 16;                                     // tokens of a block
 constexpr int TILE = C * 128;                             // 16 tokens x 64 channels in bf16: rows of 128 bytes, swizzled
 constexpr int KEY_SLICES = KEY / 64;                      // tiles side by side
 constexpr int KEYS = KEY_SLICES * TILE;
+constexpr int BOUNDS = 128;                              // bounds of sequences that are kept near
 constexpr int GATES = KEYS * int(sizeof(GATE_IN)) / 2;
-#ifndef JAM
-#define JAM 2
-#endif
-#ifndef FJAM
-#define FJAM 2
-#endif
-#ifndef EARLY
-#define EARLY 1
-#endif
 // warps: four hold the state, the next ones prepare, the last four move tokens in and out. What a thread of each kind needs of
 // the 512 registers that four threads have: the state's hold S, S again as a left factor, X and a vector of channels
 constexpr int THREADS = 512, STATE_WARPS = 4, LOADERS = 12, STORER = LOADERS + 2;
-#ifndef SREG
-#define SREG 184
-#endif
-#ifndef PREG
-#define PREG 136
-#endif
-constexpr int STATE_REGISTERS = SREG, PREPARE_REGISTERS = PREG, MOVE_REGISTERS = 512 - SREG - 2 * PREG;
+constexpr int STATE_REGISTERS = UNBOUNDED ? 200 : 184, PREPARE_REGISTERS = 136;
+constexpr int MOVE_REGISTERS = 512 - STATE_REGISTERS - 2 * PREPARE_REGISTERS;
 static_assert(KEY == 64 || KEY == 128, "a tile is 64 wide");
 static_assert(CTAS == 1 || CTAS == 2, "VALUE is 64 times that");
-// slots for blocks that are prepared here, and for those that a partner sends
+// slots for blocks that are prepared here, and for those that a partner sends: powers of two, so that finding one is cheap
 constexpr int SENT_SLOTS = CTAS == 2 ? 4 : 1, OWN_SLOTS = CTAS == 2 ? SLOTS - SENT_SLOTS : SLOTS;
+static_assert((OWN_SLOTS & (OWN_SLOTS - 1)) == 0, "not a power of two");
 static_assert(PREPARE_WARPS >= 1 && PREPARE_WARPS <= LOADERS - STATE_WARPS, "too few warps");
 // who waits for the slot of a block counts at most one round of it, so the ring of the sender is not the shorter one
 static_assert(OWN_SLOTS >= PREPARE_WARPS && OWN_SLOTS >= SENT_SLOTS, "too few slots");
@@ -59,9 +47,10 @@ struct Scratch {
     static constexpr int A = 0;                    // [16][16] fp32: raw scores of read and write keys; then
     static constexpr int Z = A;                    // [2][32][8] bf16: the solved rows
     static constexpr int VECTORS = A + 1024;       // [3][16] fp32: beta/|k|^2, beta/|k|, scale/|q|
-    static constexpr int FOLD = VECTORS + 256;     // [KEY] fp32 at vector_place: from the units of S to those the block reads in
-    static constexpr int SHIFT = FOLD + 4 * KEY;   // [KEY] fp32: what raw gates of the head are shifted by
-    static constexpr int BYTES = SHIFT + 4 * KEY;
+    static constexpr int SHIFT = VECTORS + 256;    // [KEY] fp32: what raw gates of the head are shifted by
+    static constexpr int FOLD = SHIFT + 4 * KEY;   // [KEY] fp32 at vector_place: from the units of S to those the block reads in,
+                                                   // where that is not SCALE
+    static constexpr int BYTES = FOLD + (UNBOUNDED ? 4 * KEY : 0);
 };
 struct Shared {
     static constexpr int SCRATCH = SLOTS * Slot::BYTES;
@@ -71,8 +60,8 @@ struct Shared {
     static constexpr int EXITS = EMPTY + 8 * SLOTS;             // [SLOTS]: its EXIT is there
     static constexpr int TOKENS = EXITS + 8 * SLOTS;            // [SLOTS]: raw tokens are there
     static constexpr int AGAIN = TOKENS + 8 * SLOTS;            // [PREPARE_WARPS]: they are there again
-    static constexpr int PLACE = AGAIN + 8 * PREPARE_WARPS + 8; // [4] words: where the work of this thread block begins
-    static constexpr int BYTES = PLACE + 16 + 1024;             // and up to 1024 to the first line
+    static constexpr int PLACE = AGAIN + 8 * PREPARE_WARPS + 8; // [8 + BOUNDS] words: where the work of this thread block begins
+    static constexpr int BYTES = PLACE + 32 + 4 * BOUNDS + 1024;    // and up to 1024 to the first line
 };
 static_assert(Shared::BYTES == SHARED_BYTES, "hopper.py asks for another amount of shared memory");
 

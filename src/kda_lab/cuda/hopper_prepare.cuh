@@ -9,6 +9,14 @@ constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay exact to 2^-12
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
+// side by side: one works while the other waits. Unbounded gates need more registers than that leaves
+#ifndef TSLICE
+#define TSLICE 2
+#endif
+#ifndef TFOLD
+#define TFOLD 2
+#endif
+constexpr int TOGETHER = UNBOUNDED ? 1 : TSLICE;
 
 // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
 ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
@@ -35,24 +43,17 @@ struct Gate {              // log2 decay = scale * f(slope x + shift)
         return x < FLOOR ? FLOOR : x;    // not fmaxf: a nan stays a nan
     }
 };
-// what raw gates of channels 8j + lane / 4 are shifted by: slope times bias, from memory and in registers
-struct FarShifts {
-    const float* bias;     // of this lane's first channel; null: 0
-    float slope;
-    __device__ FarShifts(const float* dt_bias, const Gate& gate, int head, int lane)
-        : bias(GATE != GIVEN && dt_bias ? dt_bias + head * KEY + lane / 4 : nullptr), slope(gate.slope) {}
-    __device__ float of(int j) const { return bias ? slope * bias[8 * j] : 0; }
-};
-struct Shifts {            // [KEY] in a warp's scratch
-    unsigned at;           // of this lane's first channel
-    __device__ Shifts(const FarShifts& far, unsigned scratch, int lane) : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
+// [KEY] in a warp's scratch: what raw gates are shifted by, slope times bias
+struct Shifts {
+    unsigned at;           // of channel lane / 4
+    __device__ Shifts(const float* dt_bias, const Gate& gate, int head, unsigned scratch, int lane)
+        : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
         if (GATE == GIVEN) return;
         __syncwarp();
-        if (lane % 4 == 0)
-            for (int j = 0; j < KEY / 8; ++j) write(at + 32 * j, far.of(j));
+        for (int d = lane; d < KEY; d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
         __syncwarp();
     }
-    __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }
+    __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }    // of channel 8j + lane / 4
 };
 // raw gate of a token that does not exist: no decay
 constexpr float NO_DECAY = GATE == GIVEN ? 0 : -1e38f;
@@ -90,7 +91,7 @@ struct Raw {
         return e ? high(g[2 * h + u]) : low(g[2 * h + u]);
     }
 };
-template <class Shifts> ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
+ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
     Raw r;
     r.by[0] = shifts.of(2 * s), r.by[1] = shifts.of(2 * s + 1);
     if (sizeof(GATE_IN) == 4) {
@@ -174,16 +175,16 @@ ON_DEVICE void add_norms(Scores& x, const Raw& r) {
 ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
     float largest = 0;
     #pragma unroll 1
-    for (int s = 0; s < SLICES; s += JAM) {
-        Raw r[JAM];
-        Exponents e[JAM];
-        unsigned k[JAM][4], q[JAM][4], w[JAM][4];
+    for (int s = 0; s < SLICES; s += TOGETHER) {
+        Raw r[TOGETHER];
+        Exponents e[TOGETHER];
+        unsigned k[TOGETHER][4], q[TOGETHER][4], w[TOGETHER][4];
         #pragma unroll
-        for (int j = 0; j < JAM; ++j) r[j] = load_slice(slot, shifts, s + j, lane);
+        for (int j = 0; j < TOGETHER; ++j) r[j] = load_slice(slot, shifts, s + j, lane);
         #pragma unroll
-        for (int j = 0; j < JAM; ++j) e[j] = sum_gates(r[j], sums, gate, lane);
+        for (int j = 0; j < TOGETHER; ++j) e[j] = sum_gates(r[j], sums, gate, lane);
         #pragma unroll
-        for (int j = 0; j < JAM; ++j) {
+        for (int j = 0; j < TOGETHER; ++j) {
             add_norms(x, r[j]);
             #pragma unroll
             for (int i = 0; i < 4; ++i) {
@@ -197,7 +198,7 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
                 multiply(x.A[h], k[j], w[j][2 * h], w[j][2 * h + 1]), multiply(x.M[h], q[j], w[j][2 * h], w[j][2 * h + 1]);
         }
         #pragma unroll
-        for (int j = 0; j < JAM; ++j) {
+        for (int j = 0; j < TOGETHER; ++j) {
             store_tiles(slot + in_keys(s + j, lane), k[j][0], k[j][1], k[j][2], k[j][3]);
             store_tiles(slot + in_keys(s + j, lane) + TILE, q[j][0], q[j][1], q[j][2], q[j][3]);
             store_tiles(slot + in_write(s + j, lane), w[j][0], w[j][1], w[j][2], w[j][3]);
@@ -291,7 +292,7 @@ ON_DEVICE void decays(unsigned slot, unsigned scratch, unsigned before, bool fir
         const Four x = read_four(own), y = first ? Four{0, 0, 0, 0} : read_four(before + Slot::EXIT + 16 * lane);
         const Four both = exp2_unit(Four{x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w});
         write(own, both);
-        write(scratch + Scratch::FOLD + 16 * lane, edges ? exp2_unit(y) : both);
+        if (UNBOUNDED) write(scratch + Scratch::FOLD + 16 * lane, edges ? exp2_unit(y) : both);
     }
     __syncwarp();
 }
@@ -305,17 +306,17 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
     #pragma unroll 1
-    for (int s = 0; s < SLICES; s += FJAM) {
-        unsigned read[FJAM][4], q[FJAM][4], W[FJAM][4], Q[FJAM][4];
-        Four by[FJAM];
+    for (int s = 0; s < SLICES; s += TFOLD) {
+        unsigned read[TFOLD][4], q[TFOLD][4], W[TFOLD][4], Q[TFOLD][4];
+        Four by[TFOLD];
         #pragma unroll
-        for (int j = 0; j < FJAM; ++j) {
+        for (int j = 0; j < TFOLD; ++j) {
             load_tiles_transposed(read[j], slot + in_keys(s + j, lane));
             load_tiles(q[j], slot + in_keys(s + j, lane) + TILE);
-            by[j] = read_four(scratch + Scratch::FOLD + vector_place(s + j, lane));
+            by[j] = read_four((UNBOUNDED ? scratch + Scratch::FOLD : slot + Slot::SCALE) + vector_place(s + j, lane));
         }
         #pragma unroll
-        for (int j = 0; j < FJAM; ++j)
+        for (int j = 0; j < TFOLD; ++j)
             #pragma unroll
             for (int u = 0; u < 2; ++u) {
                 const unsigned upper = q[j][2 * u], lower = q[j][2 * u + 1];
@@ -327,7 +328,7 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
                 Q[j][2 * u] = pack(y[0] * b.x, y[1] * b.y), Q[j][2 * u + 1] = pack(y[2] * b.x, y[3] * b.y);
             }
         #pragma unroll
-        for (int j = 0; j < FJAM; ++j) {
+        for (int j = 0; j < TFOLD; ++j) {
             store_tiles(slot + in_keys(s + j, lane), W[j][0], W[j][1], W[j][2], W[j][3]);
             store_tiles(slot + in_keys(s + j, lane) + TILE, Q[j][0], Q[j][1], Q[j][2], Q[j][3]);
         }

@@ -93,7 +93,8 @@ ON_DEVICE void hand_over(const Cursor& c, int lane) {
 template <class X> ON_DEVICE X* rows_of(X* array, const Place& p, long long item) { return array + (item * CTAS + p.rank) * 64 * KEY; }
 
 ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, State& S) {
-    const float* from = a.initial_state ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
+    const bool given = a.initial_state && !part.transition;
+    const float* from = given ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
     if (!part.first) {      // the one before has begun this head
         wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
         from = rows_of(a.passed_state, p, p.cluster - 1);
@@ -216,15 +217,13 @@ ON_DEVICE void store_role(const Args& a, const Place& p) {
     for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); ++n) {
         const int c = n - walk.start;
         wait(p.out(n), p.phase(n));
-        fence_async();
-        const bool whole = a.out && walk.part.rows(c) >= C;
-        if (whole) store_box(&a.o, walk.part.row(c), p.rank, walk.part.head, walk.part.batch, p.slot(n) + Slot::V);
-        // the block before has been read
-        if (whole) wait_for_stores<1>();
-        if (!whole) wait_for_stores<0>();
-        if (n) release(p, n - 1);
+        if (a.out && walk.part.rows(c) >= C) {
+            fence_async();
+            store_box(&a.o, walk.part.row(c), p.rank, walk.part.head, walk.part.batch, p.slot(n) + Slot::V);
+            wait_for_stores<0>();
+        }
+        release(p, n);
     }
-    wait_for_stores<0>();
 }
 
 // ---- preparation ----
@@ -248,8 +247,7 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
     while (walk.find(n)) {
         const Part part = walk.part;
         const Gate gate(a.A_log, a.lower_bound, part.head);
-        const FarShifts far(a.dt_bias, gate, part.head, lane);
-        const Shifts shifts(far, scratch, lane);
+        const Shifts shifts(a.dt_bias, gate, part.head, scratch, lane);
         for (; n < walk.start + part.blocks; n += STEP) {
             const int c = n - walk.start;
             const unsigned slot = p.slot(n);
@@ -339,7 +337,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
         more_registers<STATE_REGISTERS>();
         state_role(a, p);
     } else if (warp < LOADERS) {
-        if (PREPARE_REGISTERS > 128) more_registers<PREPARE_REGISTERS>(); else fewer_registers<PREPARE_REGISTERS>();
+        more_registers<PREPARE_REGISTERS>();
         if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, warp - STATE_WARPS);
     } else {
         fewer_registers<MOVE_REGISTERS>();

@@ -65,6 +65,24 @@ def layout(variant=None):
     return known
 
 
+def places():
+    """Where the kernel's files mark each equation -> {slug: "file:first-last, ..."}, in the order in which a block meets them.
+
+    >>> places()["one-accumulator"].split(":")[0]
+    'hopper_state.cuh'
+    """
+    found, names = {}, ["hopper_prepare.cuh", "hopper_edges.cuh", "hopper_state.cuh", hopper.SOURCE]
+    for name in names:
+        opened = {}
+        for number, line in enumerate((cuda_compile.HERE / name).read_text(encoding="utf-8").splitlines(), 1):
+            if mark := re.match(r"\s*// \[(/?)([a-z0-9-]+)\]", line):
+                if mark[1]:
+                    found.setdefault(mark[2], {}).setdefault(name, []).append(f"{opened[mark[2]]}-{number}")
+                else:
+                    opened[mark[2]] = number
+    return {slug: ", ".join(f"{name}:{','.join(lines)}" for name, lines in files.items()) for slug, files in found.items()}
+
+
 def work(document, shape, gates="long"):
     """Kernels and their milliseconds on a workload -> {implementation: ms}: of a graph, or else of a call.
 
@@ -114,7 +132,8 @@ def roofline(document, shape="T=8192 H=64"):
         role = "state" if name in ("chunk", "hopper") else "key"
         hollow = {"markerfacecolor": "none"} if "strong" in label else {}
         ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
-        ax.text(at * 1.13, high, label, fontsize=9, va="top" if label == "block kernel" else "center")
+        side = {"x": at / 1.15, "ha": "right"} if label == "block kernel" else {"x": at * 1.13}
+        ax.text(y=high * (0.88 if "ha" in side else 1), s=label, fontsize=9, va="center", **side)
         said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
     ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations for each byte that the kernel itself moves", ylabel="TFLOP/s")
     ax.grid(alpha=0.15)
@@ -141,33 +160,34 @@ def _path(board, points, role):
 
 def roles():
     """The two thread blocks of a cluster: warps and registers, the two rings of slots, and who passes what to whom."""
-    n = layout(hopper.Variant(warps=steps()["prepare_warps"]))
+    n = layout()
     board, own, sent = Board(560, 344), n["OWN_SLOTS"], n["SENT_SLOTS"]
+    pitch = 240 / (own + sent)
     for rank, x in enumerate((4, 306)):
-        ring = {"own": x + rank * (20 * sent + 10), "sent": x + (1 - rank) * (20 * own + 10)}
+        ring = {"own": x + rank * (pitch * sent + 10), "sent": x + (1 - rank) * (pitch * own + 10)}
         board.text(x + 125, 12, f"thread block {rank}", bold=True)
         board.box(x, 26, 250, 54, role="state")
-        board.text(x + 125, 43, f"{n['STATE_WARPS']} state warps, {n['STATE_REGISTERS']} registers each", size=12)
-        board.text(x + 125, 63, f"rows {64 * rank} to {64 * rank + 63} of S in fp32", size=12)
+        board.text(x + 125, 43, f"{n['STATE_WARPS']} state warps, {n['STATE_REGISTERS']} registers")
+        board.text(x + 125, 63, f"rows {64 * rank} to {64 * rank + 63} of S in fp32")
         for name, count, role in (("own", own, "key"), ("sent", sent, "value")):
-            at, middle = ring[name], ring[name] + 10 * count
+            at, middle = ring[name], ring[name] + pitch * count / 2
             for i in range(count):
-                board.box(at + 20 * i, 120, 17, 26, role=role)
+                board.box(at + pitch * i, 120, pitch - 3, 26, role=role)
             board.arrow((middle, 116), (middle, 84), role=role)
-            board.text(middle + 8, 100, {"own": "own blocks", "sent": "sent"}[name], size=12, anchor="start")
+            board.text(middle + 8, 100, {"own": "own blocks", "sent": "sent"}[name], anchor="start")
         board.box(x, 216, 250, 54, role="key")
-        board.text(x + 125, 233, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers", size=12)
-        board.text(x + 125, 253, f"{('even', 'odd')[rank]} blocks, a warp each", size=12)
+        board.text(x + 125, 233, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers")
+        board.text(x + 125, 253, f"{('even', 'odd')[rank]} blocks, a warp each")
         board.box(x, 292, 250, 46, role="decay")
-        board.text(x + 125, 307, f"2 loaders, a storer, {n['MOVE_REGISTERS']} registers", size=12)
-        board.text(x + 125, 325, "q, k, g, v in; o out", size=12)
-        outer = ring["own"] + (12 if rank == 0 else 20 * own - 15)
+        board.text(x + 125, 307, f"2 loaders, a storer, {n['MOVE_REGISTERS']} registers")
+        board.text(x + 125, 325, "q, k, g, v in; o out")
+        outer = ring["own"] + (12 if rank == 0 else pitch * own - 15)
         board.arrow((outer, 213), (outer, 150), role="key")
-    a, b = 4 + 20 * own - 40, 306 + 40
+    a, b = 4 + pitch * own - 40, 306 + pitch * sent / 2
     _path(board, [(a, 148), (a, 168), (b, 168), (b, 150)], "value")
-    a, b = 306 + 20 * sent + 50, 4 + 20 * own + 50
+    a, b = 306 + pitch * sent + 50, 4 + pitch * own + 10 + pitch * sent / 2
     _path(board, [(a, 148), (a, 188), (b, 188), (b, 150)], "value")
-    board.text(280, 202, "finished factors", size=12)
+    board.text(280, 202, "finished factors")
     return board.show(f"Two thread blocks side by side. In each, {n['PREPARE_WARPS']} prepare warps fill {own} slots with blocks of their own, which are "
                       f"read by {n['STATE_WARPS']} state warps above and copied into {sent} slots of the other thread block.")  # fmt: skip
 
@@ -176,8 +196,8 @@ def slot_life():
     """One slot of shared memory through the life of a block: what each part of it holds after whom."""
     n = layout()
     board = Board(560, 300)
-    edges = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
-    scale, left = 330 / edges[-1], 92
+    at = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
+    edges, left = (0, 150, 190, 230, 322, 372), 66
     rows = [("loader", "k, q", "", "", "g", "V", "TOKENS", "decay"),
             ("units", "read keys, queries", "M", "log", "write keys", "V", "EXITS", "key"),
             ("solve", "read keys, queries", "T,M", "log", "write keys", "V", "", "key"),
@@ -186,16 +206,15 @@ def slot_life():
             ("storer", "free", "", "", "", "", "EMPTY", "decay")]  # fmt: skip
     for r, (who, *held, signal, role) in enumerate(rows):
         y = 30 + 44 * r
-        board.text(left - 8, y + 16, who, anchor="end", size=12, role=role, bold=True)
+        board.text(left - 8, y + 16, who, anchor="end", role=role, bold=True)
         for i, label in enumerate(held):
             new = r == 0 or label != rows[r - 1][1 + i]
-            board.box(left + edges[i] * scale, y, (edges[i + 1] - edges[i]) * scale - 2, 32, role=role if new and label != "free" else "decay")
-            board.text(left + (edges[i] + edges[i + 1]) / 2 * scale, y + 16, label, size=12 if len(label) > 3 or i == 0 else 10, bold=new)
+            board.box(left + edges[i], y, edges[i + 1] - edges[i] - 3, 32, role=role if new and label != "free" else "decay")
+            board.text(left + (edges[i] + edges[i + 1]) / 2, y + 16, label, bold=new)
         if signal:
-            board.text(436, y + 16, "signals", anchor="start", size=12)
-            board.text(484, y + 16, signal, anchor="start", size=12, bold=True)
-    for label, i in (("8 kB", 0), ("4", 3), ("2", 4)):
-        board.text(left + (edges[i] + edges[i + 1]) / 2 * scale, 14, label, size=12)
+            board.text(left + 388, y + 16, f"then {signal}", anchor="start")
+    for i in range(5):
+        board.text(left + (edges[i] + edges[i + 1]) / 2, 14, f"{(at[i + 1] - at[i]) / 1024:g} kB")
     return board.show("Six rows, one for each owner of a slot from loader to storer. Keys and queries turn into minus W and Q, gates into write keys, "
                       "and V into O, each in the bytes where it lay.")  # fmt: skip
 
@@ -221,11 +240,12 @@ def left_factor(lane, word, half):
 def fragments(lane=5):
     """What one lane holds of a tile of S as accumulator, and as left factor: the same places."""
     board, cell = Board(560, 262), 14
-    for x, title, names in ((20, "accumulator, fp32", {accumulator(lane, i): f"{i}" for i in range(8)}),
-                            (306, "left factor, bf16", {left_factor(lane, i, h): f"{i}{'ab'[h]}" for i in range(4) for h in range(2)})):  # fmt: skip
-        board.matrix(x, 34, 16, 16, role="state", cell=cell, shade=lambda i, j, names=names: 0.7 if (i, j) in names else 0.0)
+    registers = {accumulator(lane, i): f"{i}" for i in range(8)}
+    words = {left_factor(lane, i, h): "" if h else f"{i}" for i in range(4) for h in range(2)}
+    for x, title, names, single in ((20, "accumulator: register", registers, True), (306, "left factor: word", words, False)):
+        board.matrix(x, 34, 16, 16, role="state", cell=cell, shade=lambda i, j, names=names: 0.5 if (i, j) in names else 0.0)
         for (i, j), name in names.items():
-            board.text(x + (j + 0.5) * cell, 34 + (i + 0.5) * cell, name, size=11, bold=True)
+            board.text(x + (j + (0.5 if single else 1)) * cell, 34 + (i + 0.5) * cell, name, bold=True)
         board.text(x + 8 * cell, 16, title, bold=True)
     board.arrow((250, 146), (300, 146), "pack")
     return board.show(f"Two grids of 16 by 16. The eight places that lane {lane} holds as an accumulator are those that it holds as a left factor.")
@@ -242,9 +262,9 @@ def cycles():
         for y, (n, b) in enumerate(zip(values, busy)):
             look = {"color": style(role)["color"]} if b else {"facecolor": "none", "edgecolor": style("decay")["color"], "hatch": ".."}
             ax.barh(-y, n, 0.7, **look)
-            ax.text(n, -y, f" {n:,}", va="center", fontsize=8)
+            ax.text(n, -y, f" {n:,}", va="center", fontsize=9)
         ax.set(yticks=[-y for y in range(len(names))], xlim=(0, 1.2 * max(values)))
-        ax.set_yticklabels(names, fontsize=8)
+        ax.set_yticklabels(names)
         total = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} busy; {sum(busy) / parallel:,.0f} a block with {parallel} warps"
         ax.set_title(f"{name}: {total}", loc="right")
     axs[1].set_xlabel("cycles")

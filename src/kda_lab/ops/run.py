@@ -94,19 +94,15 @@ def kernel_packages():
 
 
 def on_kernel(rule, call):
-    """The same call in the words of ``kda_lab.cuda``."""
-    from kda_lab.cuda.chunk import kda_chunk_forward
+    """The same call in the words of ``kda_lab.cuda``: the Hopper kernel where it can answer, else the readable one."""
+    from kda_lab.cuda import chunk, hopper
 
     gate = "none"
     if rule.gate:
         raw = "softplus" if call.lower_bound is None else "bounded"
         gate = raw if call.use_gate_in_kernel else "given"
-    return kda_chunk_forward(
-        call.q,
-        call.k,
-        call.v,
-        call.g,
-        call.beta,
+    tensors = call.q, call.k, call.v, call.g, call.beta
+    options = dict(
         scale=call.scale,
         initial_state=call.initial_state,
         output_final_state=call.output_final_state,
@@ -119,6 +115,9 @@ def on_kernel(rule, call):
         gate=gate,
         erase=rule.delta,
     )
+    if hopper.unsupported(*tensors, **options) is None:
+        return hopper.kda_hopper_forward(*tensors, **options)
+    return chunk.kda_chunk_forward(*tensors, **options)
 
 
 def on_decode_kernel(rule, call):

@@ -10,7 +10,7 @@ def cuts():
     draw = """
       const B = data.blocks, total = v.heads * B, share = Math.max(Math.ceil(total / v.clusters), B);
       const waves = Math.ceil(v.heads / v.clusters), most = Math.max(share, waves * B);
-      const wide = 214 / most, row = 17, top = 44;
+      const wide = 214 / most, row = 16, top = 42;
       let svg = kit.text(26, 10, "ranges, end first", { size: 12, anchor: "start" }) + kit.text(310, 10, "a head at a time", { size: 12, anchor: "start" });
       let cut = [], idle = 0;
       const part = (x, y, length, head, split) => kit.bar(x, y, length * wide - 1, row - 4, { role: split ? "value" : "state", opacity: split ? 0.45 : 0.25 }) +
@@ -40,7 +40,7 @@ def cuts():
     """
     controls = [Range("heads", "heads", 1, 24, 1, 9), Range("clusters", "clusters", 2, 10, 1, 6)]
     title = "How heads are cut between clusters"
-    return Widget(Static("cuts", title, controls, {"blocks": BLOCKS}, draw, size=(560, 204)), live=_live_cuts)
+    return Widget(Static("cuts", title, controls, {"blocks": BLOCKS}, draw, size=(560, 186)), live=_live_cuts)
 
 
 def _live_cuts():
