@@ -1,4 +1,4 @@
-"""Adapters of other libraries, with stand-ins that have their signatures and conventions."""
+"""Adapters: of other libraries, with stand-ins that have their signatures and conventions; of our kernels, on a CPU."""
 
 import sys
 import types
@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from kda_lab import conformance, ops
-from kda_lab.conformance.adapters import cudnn, fla
+from kda_lab.conformance import generate
+from kda_lab.conformance.adapters import cudnn, fla, ours
+from kda_lab.cuda import chunk, hopper
 
 CASES = [
     "plain-inputs",
@@ -128,3 +130,40 @@ def test_the_cudnn_frontend_gets_packed_tokens_and_its_own_head_size(monkeypatch
 def test_a_library_that_is_not_installed_is_an_error_of_every_case():
     (result,) = conformance.examine(fla.chunk_kda, only=["plain-inputs"])
     assert result.outcome == "error" and "fla" in result.reason
+
+
+def forbidden(*arguments, **options):
+    raise AssertionError("this kernel was not asked")
+
+
+def test_the_readable_kernel_is_examined_itself(monkeypatch):
+    monkeypatch.setattr(ours.run, "kernel_answers", lambda call: True)
+    monkeypatch.setattr(hopper, "kda_hopper_forward", forbidden)
+    # the Hopper kernel would take these, and the choice of ops with it
+    found = conformance.examine(ours.cuda_kda, dtype=torch.bfloat16, capabilities="sizes=64x64", only=["a-given-scale"])
+    assert [r.outcome for r in found] == ["pass"], found
+
+
+@pytest.mark.parametrize("function", [ours.hopper_kda, ours.hopper_in_segments_kda])
+def test_the_hopper_kernel_is_examined_itself(function, monkeypatch):
+    monkeypatch.setattr(chunk, "kda_chunk_forward", forbidden)
+    only = ["a-given-scale", "no-tokens-at-all", "impossible-boundaries-are-refused", "inputs-of-any-strides", "gradients-repeat"]
+    found = conformance.examine(function, dtype=torch.bfloat16, capabilities="sizes=64x64", only=only)
+    outcome = {r.case: r.outcome for r in found}
+    assert outcome.pop("inputs-of-any-strides") == outcome.pop("gradients-repeat") == "unsupported"
+    assert set(outcome.values()) == {"pass"}, found
+
+
+def test_what_the_hopper_kernel_cannot_answer_is_refused():
+    named = generate.arguments("kda", 4, generate.generator(0), K=64, V=64, dtype=torch.bfloat16)
+    for change in ({"k": named["k"].mT.contiguous().mT}, {"v": named["v"].clone().requires_grad_()}, {"chunk_size": 16}):
+        with pytest.raises(NotImplementedError, match="Hopper|copy engine"):
+            ours.hopper_kda(**named | change)
+
+
+def test_single_sequences_are_cut_and_no_others(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ours, "hopper_kda", lambda *tensors, segments, **options: seen.append(segments))
+    for more in (dict(K=64, V=128), dict(K=128, V=64), dict(B=2), dict(cu_seqlens=[0, 4]), dict(cu_seqlens=[0, 2, 4])):
+        ours.hopper_in_segments_kda(**generate.arguments("kda", 4, generate.generator(0), **more))
+    assert seen == [3, 1, 1, 3, 1]

@@ -10,37 +10,41 @@ import shutil
 import pytest
 import torch
 
-from kda_lab.cuda import acceptance, hopper, hopper_acceptance, on_cpu
+from kda_lab import ops
+from kda_lab.cuda import acceptance, chunk, hopper, hopper_acceptance, on_cpu
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.measure import relative_error
 from kda_lab.cuda.trial import poisoned_memory, same_bits
 from kda_lab.equations import EQUATIONS, fused_chunk
+from kda_lab.ops import run
 
 needs_compiler = pytest.mark.skipif(
     not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
 )
 # a bf16 output alone costs 1.7e-3, bf16 products of a block about the double
 BOUND = hopper_acceptance.BOUND
-# slots by thread blocks of a head; in a cluster one more for blocks of its own than for those of the partner
-FEWEST = {1: 3, 2: 9}
+# slots by thread blocks of a head: as few as two warps that prepare can do with
+FEWEST = {1: 2, 2: 8}
+# own blocks stay twice as long as those of the partner, so that no ring waits for the other by chance
+UNEQUAL = {2: 12}
 ENDS = [0, 0, 3, 55, 55, 75]
 # lengths of whole blocks and others, so that the rows of a last block go out by either way, and by both before the other
 MIXED = [0, 48, 48, 49, 97, 183]
 
 
-def call(arguments, count=None, source=hopper.SOURCE, small=False, way=None, **numbers):
+def call(arguments, count=None, source=hopper.SOURCE, slots=None, way=None, **numbers):
     """The kernel through the host's compiler, on memory that is nan.
 
-    count: of multiprocessors   source: another one   small: as few warps that prepare, and as few slots, as the source allows,
-    so that all rings go round in short sequences   way: options of `kda_hopper_forward`   numbers: of the library: jitter, which
-    warp is slow, and the seed of the times at which copies land; omitted, the number of a wait that is left out.
+    count: of multiprocessors   source: another one   slots: by thread blocks of a head, with two warps that prepare, so that all
+    rings go round in short sequences; None: as on a GPU   way: options of `kda_hopper_forward`   numbers: of the library: jitter,
+    which warp is slow, and the seed of the times at which copies land; omitted, the number of a wait that is left out.
     """
 
     def kernel(kind, device):
         constants = dict(kind.constants())
-        if small:
-            slots, (slot, rest) = FEWEST[kind.ctas()], kind.sizes(2)
-            constants |= {"PREPARE_WARPS": 2, "SLOTS": slots, "SHARED_BYTES": slots * slot + rest}
+        if slots:
+            few, (slot, rest) = slots[kind.ctas()], kind.sizes(2)
+            constants |= {"PREPARE_WARPS": 2, "SLOTS": few, "SHARED_BYTES": few * slot + rest}
         found = on_cpu.Kernel(source, tuple(constants.items()), (hopper.NAME,), hopper.NAME)
         for name, value in {"jitter": 0, **numbers}.items():
             ctypes.c_int.in_dll(found.library, name).value = value
@@ -63,12 +67,14 @@ def errors(case, *args, **options):
 @pytest.mark.parametrize("gates, V", [("strong", 128), ("clears", 64)])
 def test_no_order_of_events_changes_a_bit(gates, V):
     """One cluster for two heads of five sequences: it goes from one to the next, and every ring goes round."""
-    case = acceptance.make("", gates, 183, H=2, K=64, V=V, cu_seqlens=MIXED)
-    options = dict(count=V // 64, small=True)
+    case, ctas = acceptance.make("", gates, 183, H=2, K=64, V=V, cu_seqlens=MIXED), V // 64
+    options = dict(count=ctas, slots=FEWEST)
     first = call(case.arguments, **options)
     assert max(relative_error(x, y) for x, y in zip(first, acceptance.oracle(**case.arguments))) < BOUND
-    for slow in range(1, 1 + V // 64 * hopper.THREADS // 32):
-        assert equal(first, call(case.arguments, **options, jitter=slow)), slow
+    # of a thread block's warps one of the state, one that prepares, the loaders and the storer; the rest are like these, or idle
+    for slow in (3, 5, 12, *([13] if ctas == 2 else []), 14):
+        for rank in range(ctas):
+            assert equal(first, call(case.arguments, **options, jitter=slow + rank * hopper.THREADS // 32)), (slow, rank)
 
 
 # a statement that waits, and one that asks whether it still has to
@@ -91,12 +97,11 @@ UNSEEN = {
     "wait(here.exits()": "the copy that ends the phase of `full` brings EXIT along",
     "cluster_barrier(); // nobody leaves": "the memory of a thread block stays after its end",
     "__syncwarp(); if (CTAS == 2) cluster_barrier": "lanes come together again for the speed of it",
-    "__syncwarp(); if (lane % 4 == 0)": "given gates are not shifted",
-    "__syncwarp(); } __device__ float of": "likewise",
+    "__syncwarp(); // the compiler would": "it keeps the order of the compiler's instructions",
     # lanes run in order from one product, load or store of tiles to the next, where each waits for all
+    "__syncwarp(); for (int d = lane": "the last stores of the head before wait for all lanes",
     "__syncwarp(); } // [/row-solve]": "the first loads of `fold` wait for all lanes",
     "__syncwarp(); } // [/folded-decays]": "likewise",
-    "__syncwarp(); if (lane == 0) arrive(here.out": "the stores of O wait for all lanes",
     "__syncwarp(); if (lane == 0) load_tokens": "the stores before it wait for all lanes",
     "__syncwarp(); if (lane == 0) { arrive(p.full": "likewise",
 }
@@ -119,21 +124,31 @@ def switchable(folder):
     return str(folder / hopper.SOURCE), names
 
 
+def raw_and_mixed():
+    """Raw gates in fp32, shifted head by head: most are weak, a few clear a channel, so blocks have one reference or two."""
+    case = acceptance.make("", "strong", 183, H=2, K=64, cu_seqlens=MIXED)
+    a = case.arguments
+    a["lower_bound"], a["g"] = -60.0, a["g"].float()
+    a["dt_bias"] -= 8
+    a["g"][torch.rand(a["g"].shape, generator=torch.Generator().manual_seed(1)) < 7e-4] = 100
+    return case
+
+
 @needs_compiler
 def test_every_wait_is_needed(tmp_path):
     """Without any one of them some slow warp changes the answer, or somebody waits for ever."""
     source, names = switchable(tmp_path)
-    case = acceptance.make("", "clears", 183, H=2, K=64, cu_seqlens=MIXED)
+    case = raw_and_mixed()
 
     def answer(jitter, omitted):
-        return call(case.arguments, 2, source, small=True, jitter=jitter, omitted=omitted)
+        return call(case.arguments, 2, source, slots=UNEQUAL, jitter=jitter, omitted=omitted)
 
     expected = answer(0, -1)
     assert max(relative_error(x, y) for x, y in zip(expected, acceptance.oracle(**case.arguments))) < BOUND
 
     def caught(n):
         # 0: none, but copies land late
-        for slow in (0, 1, 2, 5, 9, 11):
+        for slow in (0, 1, 2, 5, 14, 30):
             try:
                 if not equal(expected, answer(slow, n)):
                     return True
@@ -145,40 +160,61 @@ def test_every_wait_is_needed(tmp_path):
         return [key for key in UNSEEN if name.startswith(key)]
 
     needed = [n for n, name in enumerate(names) if not unseen(name)]
-    assert len(needed) > 12
+    assert len(needed) > 15
     assert not (stale := set(UNSEEN) - {key for name in names for key in unseen(name)}), stale
     assert not (missed := [names[n] for n in needed if not caught(n)]), missed
 
 
 @needs_compiler
-@pytest.mark.parametrize("way", [{}, dict(segments=3)], ids=str)
-@pytest.mark.parametrize("count", [None, *hopper_acceptance.FEW])
-def test_short_sequences_grouped_heads_cuts_and_rows_of_nobody(way, count):
-    case = acceptance.make("", "strong", 80, H=1, HV=2, cu_seqlens=ENDS)
+def test_short_sequences_grouped_heads_and_rows_of_nobody():
+    case = acceptance.make("", "strong", 80, H=1, HV=5, cu_seqlens=ENDS)
     for name in ("q", "k", "v", "g", "beta"):
         case.arguments[name][:, ENDS[-1] :] = float("nan")
-    assert max(errors(case, count, way=way)) < BOUND
-    o, _ = call(case.arguments, count, way=way)
-    assert not o[:, ENDS[-1] :].any()
+    whole = call(case.arguments, 2)
+    assert max(relative_error(x, y) for x, y in zip(whole, acceptance.oracle(**case.arguments))) < BOUND
+    assert not whole[0][:, ENDS[-1] :].any()
+    for count in (None, *hopper_acceptance.FEW):
+        assert equal(whole, call(case.arguments, count)), count
 
 
 @needs_compiler
-@pytest.mark.parametrize("count", hopper_acceptance.FEW)
-def test_a_head_that_a_cut_goes_through_is_whole(count):
+def test_a_head_that_a_cut_goes_through_is_whole():
     """Weak gates: what passes from one cluster to the next is there to the end."""
     case = acceptance.make("", "weak", 50, H=5)
     case.arguments["initial_state"] *= 10
-    assert max(errors(case, count)) < BOUND
+    whole = call(case.arguments, 2)
+    assert max(relative_error(x, y) for x, y in zip(whole, acceptance.oracle(**case.arguments))) < BOUND
+    for count in hopper_acceptance.FEW:
+        assert equal(whole, call(case.arguments, count)), count
 
 
-@pytest.mark.parametrize("lengths, heads", [(torch.tensor(ENDS).diff().tolist(), 2), ([50], 5)], ids=str)
+def cuts(lengths, heads, clusters):
+    """Blocks before which a range ends inside a sequence: heads one after the other, all sequences of a head in a row."""
+    blocks = [max(1, -(-n // hopper.C)) for _ in range(heads) for n in lengths]
+    begins = {sum(blocks[:n]) for n in range(len(blocks))}
+    share = max(-(-sum(blocks) // clusters), max(blocks))
+    return set(range(share, sum(blocks), share)) - begins
+
+
+@pytest.mark.parametrize("lengths, heads", [(torch.tensor(ENDS).diff().tolist(), 5), ([50], 5)], ids=str)
 @pytest.mark.parametrize("count", hopper_acceptance.FEW)
 def test_the_cases_of_cuts_have_some(lengths, heads, count):
-    """Ranges of equal length, no shorter than the longest head, do not all begin where heads do."""
-    blocks = [max(1, -(-n // hopper.C)) for n in lengths for _ in range(heads)]
-    begins = {sum(blocks[:n]) for n in range(len(blocks))}
-    share = max(-(-sum(blocks) // (count // 2)), max(blocks))
-    assert set(range(share, sum(blocks), share)) - begins
+    assert cuts(lengths, heads, count // 2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("n", [hopper.BOUNDS - 1, hopper.BOUNDS + 40])
+def test_more_sequences_than_bounds_in_shared_memory(n):
+    """As many as fit and many more, each of its own length; on one cluster, on a few, and each on its own."""
+    lengths = torch.randint(0, 40, (n,), generator=torch.Generator().manual_seed(n))
+    ends = [0, *lengths.cumsum(0).tolist()]
+    case = acceptance.make("", "strong", ends[-1] + 5, H=1, K=64, V=64, cu_seqlens=ends)
+    whole = call(case.arguments, 1)
+    assert max(relative_error(x, y) for x, y in zip(whole, acceptance.oracle(**case.arguments))) < BOUND
+    assert not whole[0][:, ends[-1] :].any()
+    assert cuts(lengths.tolist(), 1, 7) and not cuts(lengths.tolist(), 1, 1)
+    for count in (7, n):
+        assert equal(whole, call(case.arguments, count)), count
 
 
 @needs_compiler
@@ -194,14 +230,35 @@ def test_other_sizes_and_gates(K, V, gates):
 
 
 @needs_compiler
-def test_segments_give_what_the_whole_sequence_gives():
-    case = acceptance.make("", "weak", 150, H=1, seed=3)
-    whole, cut = call(case.arguments), call(case.arguments, way=dict(segments=4))
-    # weak gates: the first state is still there at the end, through three transitions in bf16 products
+@pytest.mark.parametrize(
+    "T, options, segments, count",
+    [
+        # cuts go through increments and through transitions
+        (150, {}, 4, 6),
+        (150, dict(HV=2), 3, 4),
+        # of 16, 16, 4, 0 and 0 tokens: an empty one's transition is the identity
+        (36, {}, 5, None),
+        (90, dict(cu_seqlens=[0, 77]), 3, None),
+    ],
+    ids=str,
+)
+def test_segments_give_what_the_whole_sequence_gives(T, options, segments, count):
+    # weak gates: the first state is still there at the end, through transitions in bf16 products
+    case = acceptance.make("", "weak", T, H=1, seed=3, **options)
+    if options.get("cu_seqlens"):
+        for name in ("q", "k", "v", "g", "beta"):
+            case.arguments[name][:, options["cu_seqlens"][1] :] = float("nan")
+    whole, cut = (call(case.arguments, count, way=dict(segments=n)) for n in (1, segments))
     assert max(relative_error(x, y) for x, y in zip(cut, whole)) < BOUND
-    assert max(errors(case, 4, way=dict(segments=4))) < BOUND
-    with pytest.raises(ValueError, match="segments need one batch row"):
-        call(acceptance.make("", "weak", 20, B=2, H=1).arguments, way=dict(segments=2))
+    assert max(relative_error(x, y) for x, y in zip(cut, acceptance.oracle(**case.arguments))) < BOUND
+
+
+@pytest.mark.parametrize(
+    "options, segments", [(dict(B=2), 3), (dict(cu_seqlens=[0, 9, 20]), 3), (dict(V=64), 3), ({}, 2)], ids=str
+)
+def test_segments_are_of_one_sequence_as_wide_as_its_keys(options, segments):
+    with pytest.raises(ValueError, match=f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for"):
+        call(acceptance.make("", "weak", 20, H=1, **options).arguments, way=dict(segments=segments))
 
 
 def test_each_step_is_bracketed_and_is_an_equation():
@@ -239,6 +296,35 @@ def test_what_the_kernel_leaves_to_others_is_said_in_a_sentence():
     assert "multiples of 16 bytes" in hopper.unsupported(a["q"], shifted, a["v"], a["g"], a["beta"], **plain)
     with pytest.raises(ValueError, match="use kda_chunk_forward"):
         hopper.kda_hopper_forward(a["q"], strided, a["v"], a["g"], a["beta"], **plain)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "function, K, dtype, chosen",
+    [
+        ("kda", 64, torch.bfloat16, "hopper"),
+        ("kda", 64, torch.float32, "readable"),
+        ("kda", 96, torch.bfloat16, "readable"),
+        ("gated_delta_rule", 64, torch.bfloat16, "readable"),
+        ("delta_rule", 64, torch.bfloat16, "readable"),
+    ],
+)
+def test_public_functions_choose_this_kernel_where_it_can_answer(function, K, dtype, chosen, monkeypatch):
+    """As on a GPU, but both kernels run through the host's compiler; the readable one only has to be asked."""
+    asked, answer = [], hopper.kda_hopper_forward
+    monkeypatch.setattr(run, "kernel_answers", lambda call: True)
+    monkeypatch.setattr(hopper, "kda_hopper_forward", lambda *args, **options: asked.append("hopper") or answer(*args, **options))
+    monkeypatch.setattr(chunk, "kda_chunk_forward", lambda q, k, v, *rest, **options: asked.append("readable") or (v, None))
+    a = acceptance.make("", "strong", 66, H=1, HV=2, K=K, V=64, dtype=dtype, cu_seqlens=ENDS[:4] + [60], scale=0.3).arguments
+    named = {name: a[name] for name in ("q", "k", "v", "beta", "scale", "initial_state", "output_final_state", "cu_seqlens")}
+    raw = {name: a[name] for name in ("g", "A_log", "dt_bias", "lower_bound")} | dict(use_gate_in_kernel=True)
+    named |= {"kda": raw, "gated_delta_rule": dict(g=-a["g"][..., 0].abs()), "delta_rule": {}}[function]
+    named |= dict(use_qk_l2norm_in_kernel=True, use_beta_sigmoid_in_kernel=True)
+    found = getattr(ops, f"chunk_{function}")(**named)
+    assert asked == [chosen]
+    if chosen == "hopper":
+        wanted = ops.naive_kda(**named)
+        assert max(relative_error(x, y) for x, y in zip(found, wanted)) < BOUND
 
 
 def test_no_tokens_leave_the_state_as_it_was():

@@ -38,8 +38,8 @@ class Args(ctypes.Structure):
         *((name, ctypes.c_ubyte * MAP_BYTES) for name in ("q", "k", "g", "v", "o")),
         ("beta", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("beta_batch", "beta_token", "beta_head")),
-        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed")),
-        *((name, ctypes.c_void_p) for name in ("cu_seqlens", "out")),
+        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed_exit")),
+        *((name, ctypes.c_void_p) for name in ("passed", "cu_seqlens", "out")),
         *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group", "increments", "clusters")),
         ("scale", ctypes.c_float),
         ("lower_bound", ctypes.c_float),
@@ -261,6 +261,7 @@ def launch(
     if heads > args.clusters or cu_seqlens is not None and args.sequences > 1:
         # ranges of equal length may cut heads: their states pass through memory
         states |= dict(passed_state=torch.empty((args.clusters, V, K), device=v.device))
+        states |= dict(passed_exit=torch.empty((args.clusters, kind.ctas(), K), device=v.device))
         states |= dict(passed=torch.zeros((args.clusters, kind.ctas()), dtype=torch.int32, device=v.device))
     for name, x in dict(states, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o).items():
         setattr(args, name, None if x is None else x.data_ptr())

@@ -1,10 +1,10 @@
 """Does the Hopper kernel compute the rules, on this GPU, and how fast? `python -m kda_lab.cuda.hopper_acceptance`
 
-Every case runs on memory poisoned with nan, whole and in segments, a cut case also on few multiprocessors, and is compared with
-the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move the arguments.
+Every case runs on memory poisoned with nan, one sequence also in segments, a cut case also on few multiprocessors, and is
+compared with the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move arguments.
 --small   cases of a few tokens without timing, for compute-sanitizer
 --on-cpu  the small cases through the host compiler, on a machine without a GPU
---time    timing alone, --all also in segments; --shapes (as `workloads.shape` takes them), --gates: lists, with commas
+--time    timing alone, --all of one sequence also in segments; --shapes (as for `workloads.shape`), --gates: lists, with commas
 With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
 """
 
@@ -51,6 +51,7 @@ def cases(device, small):
     yield case("cut, varlen, empty, HV=2H, rows left over", "strong", 80, H=1, HV=2, cu_seqlens=ends)
     yield case("varlen, given gates", "long", 80, H=1, cu_seqlens=ends, state=False)
     yield case("cut, five heads", "weak", 50, H=5)
+    yield case("cut, one sequence, rows left over", "weak", 150, H=1, HV=2, cu_seqlens=[0, 141])
     yield case("clears: -60, -1e4, -inf", "clears", 100, H=1)
     yield case("softplus, x up to 100", "softplus", 66, H=1)
     yield case("cut, collinear, B=2", "weak", 50, B=2, H=2, collinear=True)
@@ -75,19 +76,25 @@ def cases(device, small):
     ends = [0, *lengths.cumsum(0).tolist()]
     for gates in ("strong", "weak"):
         yield case(f"cut, {gates}, 60 sequences", gates, ends[-1] + 5, H=8, cu_seqlens=ends)
+    # more of them than bounds in shared memory
+    lengths = torch.randint(0, 60, (hopper.BOUNDS + 72,), generator=torch.Generator().manual_seed(2))
+    ends = [0, *lengths.cumsum(0).tolist()]
+    yield case("cut, 200 sequences", "weak", ends[-1] + 5, H=4, cu_seqlens=ends)
     ends = [0, 7, 4103, *range(4120, 5000, 40)]
     yield case("cut, one long among short sequences", "weak", 5000, H=5, HV=10, cu_seqlens=ends)
     yield case("cut, B=5, 100 heads, V=64", "long", 150, B=5, H=20, V=64)
     yield case("T=0", "long", 0)
 
 
-def ways(k, v, segments=3):
-    """What can compute a case: the kernel on whole sequences, and on segments.
+def ways(k, v, cu_seqlens=None, segments=3):
+    """What can compute a case: the kernel on whole sequences, and one sequence with V >= K also in so many segments.
 
-    >>> ways(torch.empty(1, 4, 2, 128), torch.empty(1, 4, 2, 64))
-    [{'segments': 1}]
+    >>> x = torch.empty(1, 4, 2, 128)
+    >>> ways(x, x), ways(x, x[..., :64]), ways(x, x, torch.tensor([0, 1, 4]))
+    ([{'segments': 1}, {'segments': 3}], [{'segments': 1}], [{'segments': 1}])
     """
-    return [dict(segments=n) for n in ((1, segments) if len(v) == 1 and v.shape[-1] >= k.shape[-1] else (1,))]
+    sequences = len(v) if cu_seqlens is None else cu_seqlens.numel() - 1
+    return [dict(segments=n) for n in ((1, segments) if sequences == 1 and v.shape[-1] >= k.shape[-1] else (1,))]
 
 
 def run(case, oracle_on=None):
@@ -99,7 +106,7 @@ def run(case, oracle_on=None):
     moved = {name: x.to(oracle_on) for name, x in a.items() if isinstance(x, torch.Tensor)}
     expected = acceptance.oracle(**(a | moved))
     counts = (None, *FEW) if case.name.startswith("cut") else (None,)
-    return [compare(case, way, count, expected) for way in ways(a["k"], a["v"]) for count in counts]
+    return [compare(case, way, count, expected) for way in ways(a["k"], a["v"], a["cu_seqlens"]) for count in counts]
 
 
 def compare(case, way, count, expected):
@@ -136,7 +143,8 @@ def timing(name, gates, way, repeats=20):
 
 def label(row):
     """A way of computing, in the table."""
-    parts = [f"segments {row['segments']}"] if row["segments"] > 1 else []
+    segments = row["segments"]
+    parts = [] if segments == 1 else [f"segments {segments or 'chosen'}"]
     parts += [f"on {row['count']}"] if row.get("count") else []
     return ", ".join(parts)
 
@@ -148,7 +156,7 @@ def show(result):
         print(f"{r['registers']} registers, {r['spill_stores'] + r['spill_loads']} spill bytes  {name}")
     for r in result.get("timing", []):
         ms = f"{r['graph']:8.4f} ms {r['graph'] / r['floor']:6.2f} x floor {r['floor']:.3f}" if r["ok"] else "   wrong  "
-        print(f"{r['shape']:14}{r['gates']:8}{label(r):12}{ms}  o {r['o']:.1e} S {r['state']:.1e}")
+        print(f"{r['shape']:14}{r['gates']:8}{label(r):16}{ms}  o {r['o']:.1e} S {r['state']:.1e}")
 
 
 def resources(todo, timed):
@@ -164,13 +172,13 @@ def resources(todo, timed):
 def main():
     parser = trial.arguments(__doc__)
     parser.add_argument("--time", action="store_true", help="timing alone")
-    parser.add_argument("--all", action="store_true", help="timing also in 4, 8 and 16 segments")
+    parser.add_argument("--all", action="store_true", help="timing of one sequence also in segments: as many as chosen, 4, 8, 16")
     parser.add_argument("--shapes", default=",".join(workloads.SHAPES), help="what is timed")
     parser.add_argument("--gates", default="strong,long,weak", help="with which gates")
     options = parser.parse_args()
     small = options.small or options.on_cpu
     todo = [] if options.time else list(cases("cpu" if options.on_cpu else "cuda", small))
-    timed = [] if small else [dict(segments=n) for n in ((1, 4, 8, 16) if options.all else (1,))]
+    timed = [] if small else options.shapes.split(",")
     result = {"torch": torch.__version__}
     if not options.on_cpu:
         result |= trial.machine() | {"resources": resources(todo, timed)}
@@ -178,9 +186,10 @@ def main():
     # on the CPU for the small cases: compute-sanitizer then watches our kernels only
     result["cases"] = trial.try_all(todo, lambda case: run(case, "cpu" if small else None))
     result["timing"] = [
-        timing(shape, gates, way)
-        for shape in (options.shapes.split(",") if timed else [])
-        for way in timed
+        timing(shape, gates, dict(segments=n))
+        for shape in timed
+        # several sequences are not cut
+        for n in ((1, None, 4, 8, 16) if options.all and "lengths" not in workloads.shape(shape) else (1,))
         for gates in options.gates.split(",")
     ]
     good = all(row["ok"] for row in result["cases"] + result["timing"])

@@ -10,13 +10,7 @@ constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay 
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
 // side by side: one works while the other waits. Unbounded gates need more registers than that leaves
-#ifndef TSLICE
-#define TSLICE 2
-#endif
-#ifndef TFOLD
-#define TFOLD 2
-#endif
-constexpr int TOGETHER = UNBOUNDED ? 1 : TSLICE;
+constexpr int TOGETHER = UNBOUNDED ? 1 : 2, FOLDED_TOGETHER = UNBOUNDED || sizeof(GATE_IN) == 4 ? 2 : 4;
 
 // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
 ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
@@ -284,15 +278,16 @@ ON_DEVICE void row_solve(unsigned slot, unsigned scratch, int lane) {
 // [/row-solve]
 
 // [folded-decays] S is in the units of the middle of the block before. What decays it on the way to this block's middle stands in
-// the columns of [-W; Q], and S itself decays behind the product. first: there is no block before; edges: read at the block's start
+// the columns of [-W; Q], and S itself decays behind the product. before: this lane's part of that block's EXIT, 0 where there is
+// none; edges: read at the block's start
 ON_DEVICE Four exp2_unit(Four x) { return {exp2_unit(x.x), exp2_unit(x.y), exp2_unit(x.z), exp2_unit(x.w)}; }
-ON_DEVICE void decays(unsigned slot, unsigned scratch, unsigned before, bool first, bool edges, int lane) {
+ON_DEVICE void decays(unsigned slot, unsigned scratch, Four before, bool edges, int lane) {
     if (lane < KEY / 4) {
         const unsigned own = slot + Slot::SCALE + 16 * lane;
-        const Four x = read_four(own), y = first ? Four{0, 0, 0, 0} : read_four(before + Slot::EXIT + 16 * lane);
-        const Four both = exp2_unit(Four{x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w});
+        const Four x = read_four(own);
+        const Four both = exp2_unit(Four{x.x + before.x, x.y + before.y, x.z + before.z, x.w + before.w});
         write(own, both);
-        if (UNBOUNDED) write(scratch + Scratch::FOLD + 16 * lane, edges ? exp2_unit(y) : both);
+        if (UNBOUNDED) write(scratch + Scratch::FOLD + 16 * lane, edges ? exp2_unit(before) : both);
     }
     __syncwarp();
 }
@@ -306,17 +301,17 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
     #pragma unroll 1
-    for (int s = 0; s < SLICES; s += TFOLD) {
-        unsigned read[TFOLD][4], q[TFOLD][4], W[TFOLD][4], Q[TFOLD][4];
-        Four by[TFOLD];
+    for (int s = 0; s < SLICES; s += FOLDED_TOGETHER) {
+        unsigned read[FOLDED_TOGETHER][4], q[FOLDED_TOGETHER][4], W[FOLDED_TOGETHER][4], Q[FOLDED_TOGETHER][4];
+        Four by[FOLDED_TOGETHER];
         #pragma unroll
-        for (int j = 0; j < TFOLD; ++j) {
+        for (int j = 0; j < FOLDED_TOGETHER; ++j) {
             load_tiles_transposed(read[j], slot + in_keys(s + j, lane));
             load_tiles(q[j], slot + in_keys(s + j, lane) + TILE);
             by[j] = read_four((UNBOUNDED ? scratch + Scratch::FOLD : slot + Slot::SCALE) + vector_place(s + j, lane));
         }
         #pragma unroll
-        for (int j = 0; j < TFOLD; ++j)
+        for (int j = 0; j < FOLDED_TOGETHER; ++j)
             #pragma unroll
             for (int u = 0; u < 2; ++u) {
                 const unsigned upper = q[j][2 * u], lower = q[j][2 * u + 1];
@@ -328,7 +323,7 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
                 Q[j][2 * u] = pack(y[0] * b.x, y[1] * b.y), Q[j][2 * u + 1] = pack(y[2] * b.x, y[3] * b.y);
             }
         #pragma unroll
-        for (int j = 0; j < TFOLD; ++j) {
+        for (int j = 0; j < FOLDED_TOGETHER; ++j) {
             store_tiles(slot + in_keys(s + j, lane), W[j][0], W[j][1], W[j][2], W[j][3]);
             store_tiles(slot + in_keys(s + j, lane) + TILE, Q[j][0], Q[j][1], Q[j][2], Q[j][3]);
         }

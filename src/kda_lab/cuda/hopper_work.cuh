@@ -13,8 +13,11 @@ struct Args {
     const float *A_log, *dt_bias;       // [heads], [heads, KEY]; dt_bias null: 0
     const float* initial_state;         // [sequences, heads, VALUE, KEY]; null: 0
     float* final_state;                 // likewise; null: not wanted
-    float* passed_state;                // [clusters, VALUE, KEY]: of the sequence that the cut behind a range goes through
-    unsigned* passed;                   // [clusters, CTAS]: it is there; 0 before
+    // of the sequence that the cut behind a range goes through: its state in the units of the middle of the last block, [clusters,
+    // VALUE, KEY]; that block's EXIT, [clusters, CTAS, KEY]; whether both are there, [clusters, CTAS], 0 before. So a cut does not
+    // change a bit of what comes out
+    float *passed_state, *passed_exit;
+    unsigned* passed;
     const long long* cu_seqlens;        // [increments + 1]; null: a sequence of T tokens a batch row
     __nv_bfloat16* out;                 // [B, T, heads, VALUE], plain; null: not wanted
     long long sequences, tokens, heads, group;      // tokens: T; head h reads the keys of head h / group

@@ -11,18 +11,6 @@
 // Constants that the compiler is given: KEY (64 or 128); CTAS (1 or 2: VALUE / 64); GATE (hopper_layout.cuh), GATE_IN, BETA_IN
 // (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID (0 or 1); SLOTS, PREPARE_WARPS;
 // *_BYTES. q, k, v, o are bf16. Left to the caller: g <= 0 and no nan in tokens that exist.
-#ifdef PROFILE
-extern "C" __device__ float prof[4096];
-#define LAPS long long laps[10] = {}, last_ = clock64(); int n_ = 0;
-#define LAP(i) if (1) { long long t_ = clock64(); laps[i] += t_ - last_; last_ = t_; }
-#define SHOW if (block_number() < 2 && lane == 0) for (int i_ = 0; i_ < 10; ++i_) prof[(block_number() * 32 + thread_index() / 32) * 10 + i_] = float(laps[i_]) / n_;
-#define COUNT ++n_;
-#else
-#define LAPS
-#define LAP(i)
-#define SHOW
-#define COUNT
-#endif
 #include <hopper_work.cuh>
 #include <hopper_edges.cuh>
 #include <hopper_state.cuh>
@@ -92,6 +80,10 @@ ON_DEVICE void hand_over(const Cursor& c, int lane) {
 // 64 rows of this thread block in an array [.., VALUE, KEY]
 template <class X> ON_DEVICE X* rows_of(X* array, const Place& p, long long item) { return array + (item * CTAS + p.rank) * 64 * KEY; }
 
+ON_DEVICE Four* passed_exit(const Args& a, const Place& p, int cluster) {
+    return (Four*)(a.passed_exit + (cluster * CTAS + p.rank) * KEY);
+}
+
 ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, State& S) {
     const bool given = a.initial_state && !part.transition;
     const float* from = given ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
@@ -101,12 +93,13 @@ ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, Stat
     }
     load_state(S, from, part.transition, 64 * p.rank, p.warp, p.lane);
 }
-ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S) {
+ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, unsigned slot) {
     if (part.last) {
         if (a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, p.lane);
         return;
     }
     store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, p.lane);
+    if (p.warp == 0 && p.lane < KEY / 4) passed_exit(a, p, p.cluster)[p.lane] = read_four(slot + Slot::EXIT + 16 * p.lane);
     publish();
     barrier(1, 128);
     if (p.warp == 0 && p.lane == 0) raise(a.passed + p.cluster * CTAS + p.rank);
@@ -118,7 +111,6 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
     float x[16];
     unsigned o[4];
     Cursor here(p, 0), next(p, 1);
-    LAPS
     for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
         const Part& part = walk.part;
         // tokens of the last block that exist; a transition has no values
@@ -136,27 +128,19 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
         // the compiler can follow which registers the tensor cores own
         for (int left = part.blocks - 1; left > 0; --left) {
-            LAP(0)
-            COUNT
             if (!there) wait(next.full(), next.parity);
             v = load_values(next.slot, p.warp, lane, left == 1 ? rows : whole);
-            LAP(1)
             wgmma_wait<0>(), pin(x);
-            LAP(2)
             update(S, x, o, here.slot);
-            LAP(3)
             write_out(o, here.slot, p.warp, lane);
             const Cursor then = (CTAS == 2 ? here : next).after();
             multiply_values(x, v, next.slot);
             f = read_vector(next.slot + Slot::SCALE, lane);
             there = has_ended(then.full(), then.parity);
             wgmma_wait<1>(), pin(S);
-            LAP(4)
             multiply_state(S, x, f, next.slot);
-            LAP(5)
             hand_over(here, lane);
             here = next, next = then;
-            LAP(6)
         }
         wgmma_wait<0>(), pin(x);
         update(S, x, o, here.slot);
@@ -164,16 +148,17 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         wait(here.exits(), here.parity);
         f = read_vector(here.slot + Slot::EXIT, lane);
         wgmma_wait<0>(), pin(S);
-        #pragma unroll
-        for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
-        scale(S, f);
+        if (part.last) {
+            #pragma unroll
+            for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
+            scale(S, f);
+        }
+        end_state(a, part, p, S, here.slot);
         copy_out(a, part, p, here.slot);
         hand_over(here, lane);
         const Cursor then = (CTAS == 2 ? here : next).after();
         here = next, next = then;
-        end_state(a, part, p, S);
     }
-    SHOW
     // rows of o after the last sequence belong to nobody, and are zero
     if (a.out && a.cu_seqlens) {
         const long long from = a.cu_seqlens[a.increments] * a.heads * 8, to = a.tokens * a.heads * 8;
@@ -243,7 +228,6 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
     int n = CTAS * number + p.rank, repeats = 0;
     Walk walk(a, p.base + Shared::PLACE);
     bool edges = false;     // gates of the last block were too strong for one reference
-    LAPS
     while (walk.find(n)) {
         const Part part = walk.part;
         const Gate gate(a.A_log, a.lower_bound, part.head);
@@ -254,10 +238,7 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
             const unsigned beta_bits = load_beta(a, part, c, lane);
             Scores x;
             bool edges_here = edges;
-            LAP(0)
-            COUNT
             wait(p.tokens(n), p.phase(n));
-            LAP(1)
             if (part.rows(c) < C) clear_missing(slot, part.rows(c), lane);
             if (!UNBOUNDED || !edges) edges = middle_units(slot, shifts, sums, gate, x, lane);
             if (UNBOUNDED && edges) {
@@ -272,7 +253,6 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
                 }
                 edges = edge_units(slot, shifts, sums, gate, x, lane);
             }
-            LAP(2)
             const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
             const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
             store_scores(x, slot, scratch, beta, a.scale, lane);
@@ -285,25 +265,25 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
                 write_there(to, exit.x, exit.y, exits), write_there(to + 8, exit.z, exit.w, exits);
             }
             if (lane == 0) arrive(p.exits(n));
-            LAP(3)
             row_solve(slot, scratch, lane);
-            LAP(4)
-            if (n) wait(p.exits(n - 1), p.phase(n - 1));
-            decays(slot, scratch, n ? p.slot(n - 1) : slot, c == 0, edges_here, lane);
+            Four before = {0, 0, 0, 0};    // this lane's part of the EXIT of the block before
+            if (c) wait(p.exits(n - 1), p.phase(n - 1));
+            if (!c && !part.first) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
+            if (lane < KEY / 4) {
+                if (c) before = read_four(p.slot(n - 1) + Slot::EXIT + 16 * lane);
+                else if (!part.first) before = passed_exit(a, p, p.cluster - 1)[lane];
+            }
+            decays(slot, scratch, before, edges_here, lane);
             if (n && lane == 0) release(p, n - 1);
-            LAP(5)
             fold(slot, scratch, lane);
-            LAP(6)
             fence_async();
             __syncwarp();
             if (lane == 0) {
                 arrive(p.full(n));
                 if (CTAS == 2) copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
             }
-            LAP(7)
         }
     }
-    SHOW
 }
 
 #if CTAS == 2

@@ -7,6 +7,9 @@ from pathlib import Path
 from kda_lab.proof import display
 
 PACKAGE = Path(__file__).resolve().parents[1]
+SOURCES = ("*.py", "ops/*.py", "layer/*.py", "recall/*.py", "cuda/*.cu", "cuda/*.cuh")
+# a word in a CUDA file's name, and the page that explains the file; without one it is the page on the readable kernel
+CHAPTERS = {"hopper": "hopper", "decode": "layer"}
 
 
 def implementations(slug, package=PACKAGE):
@@ -16,11 +19,11 @@ def implementations(slug, package=PACKAGE):
     ('rules.py', 'kda')
     """
     found = []
-    for path in [p for pattern in ("*.py", "ops/*.py", "layer/*.py", "recall/*.py", "cuda/*.cu") for p in sorted(package.glob(pattern))]:
+    for path in [p for pattern in SOURCES for p in sorted(package.glob(pattern))]:
         name = str(path.relative_to(package))
         function, first, listing = "", 0, False
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if path.suffix == ".cu":
+            if path.suffix in (".cu", ".cuh"):
                 if re.match(rf"\s*//\s*\[{re.escape(slug)}\]", text):
                     found.append((name, number, ""))
                 continue
@@ -49,11 +52,11 @@ def pages(book):
 
 
 def quotations(book):
-    """For each slug whose CUDA lines a page quotes, the page.   book: folder of the pages."""
+    """For each CUDA file and slug whose lines a page quotes, (file, slug), the page.   book: folder of the pages."""
     found = {}
     for path in sorted(Path(book).glob("*.md")):
-        for slug in re.findall(r"\{cuda-source\} \S+ ([\w-]+)", path.read_text(encoding="utf-8")):
-            found.setdefault(slug, path.stem)
+        for place in re.findall(r"\{cuda-source\} (\S+) ([\w-]+)", path.read_text(encoding="utf-8")):
+            found.setdefault(place, path.stem)
     return found
 
 
@@ -92,5 +95,7 @@ def _place(slug, name, line, function, quoted):
     if function:
         module = name.removesuffix(".py").replace("/", ".")
         return f"<a href='../_modules/kda_lab/{module.replace('.', '/')}.html#{function}'>{module}.{function}</a>"
-    page = f"{quoted[slug]}.html#cuda-{slug}" if slug in quoted else "cuda.html"
-    return f"<a href='{page}'>{name}:{line}</a>"
+    page, anchor = quoted.get((Path(name).name, slug)), f"#cuda-{slug}"
+    if page is None:
+        page, anchor = next((told for word, told in CHAPTERS.items() if word in name), "cuda"), ""
+    return f"<a href='{page}.html{anchor}'>{name}:{line}</a>"

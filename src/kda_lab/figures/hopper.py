@@ -1,6 +1,7 @@
 """Pictures of the chapter on the Hopper kernel: from its own source, from a document of `kda-lab bench`, from figures kept beside it."""
 
 import ast
+import itertools
 import json
 import re
 
@@ -111,7 +112,7 @@ def roofline(document, shape="T=8192 H=64"):
     tokens = size["T"] * size["H"]
     peak, rate = intensity.gpus()["H200"].flops, document["environment"]["copy_rate"]
     ours = (mine["state"] + mine["prepare"], mine["bytes"])
-    plain = lambda chunk: 6 * chunk * D + 4 * chunk * D + 6 * D * D  # noqa: E731
+    plain = lambda chunk: 6 * chunk * D + 4 * chunk * D + 6 * D * D
     traffic = {"chunk": (plain(64), sum(measure.stage_bytes().values())), "hopper": ours}
     traffic |= {name: (plain(chunk), moved) for name, (chunk, moved) in kept["traffic"].items()}
     times = {g: work(document, shape, g) for g in ("long", "strong")}
@@ -152,7 +153,7 @@ def first_version(shape, gates="long"):
 
 def _path(board, points, role):
     """A line through points with an arrow at its end."""
-    for start, end in zip(points, points[1:-1]):
+    for start, end in itertools.pairwise(points[:-1]):
         paint = f"var(--kda-{role}, {style(role)['color']})"
         board.parts.append(f'<path d="M{start[0]} {start[1]}L{end[0]} {end[1]}" style="fill: none; stroke: {paint}; stroke-width: 1.6"/>')
     board.arrow(points[-2], points[-1], role=role)

@@ -1,7 +1,6 @@
 """Things to move in the chapter on whether public kernels agree."""
 
 from kda_lab.conformance import CASES, chosen
-from kda_lab.figures.conformance import in_torch
 from kda_lab.widgets import Choice, Static, Widget
 
 START = "extreme-gates"
@@ -10,7 +9,6 @@ _DRAW = """
   const bottom = y0 + row * data.rows.length - 4;
   const mark = (x, y, o) => ({
     p: () => kit.bar(x + 0.6, y, 2.4, 16, { role: "state", opacity: 0.25 }),
-    t: () => `<rect x="${x + 0.6}" y="${y}" width="2.4" height="16" style="fill:none;stroke:var(--kda-state, #00805e);stroke-width:0.8"/>`,
     f: () => kit.bar(x, y - 2, 3.4, 20, { role: "error", opacity: 1 }),
     r: () => kit.bar(x + 0.6, y, 2.4, 8, { role: "value", opacity: 1 }),
     e: () => kit.bar(x + 0.6, y + 8, 2.4, 8, { role: "key", opacity: 1 }),
@@ -29,7 +27,7 @@ _DRAW = """
   });
   svg += `<rect x="${px(v.case) - 1.5}" y="${y0 + 6}" width="${w + 3}" height="${bottom - y0 - 6}" style="fill:none;stroke:currentColor;stroke-width:1.2"/>`;
   let x = x0;
-  for (const [o, word, width] of [["p", "pass", 48], ["t", "PyTorch", 70], ["f", "FAIL", 50], ["r", "refused", 72], ["e", "error", 58], ["u", "unsupported", 90]]) {
+  for (const [o, word, width] of [["p", "pass", 48], ["f", "FAIL", 50], ["r", "refused", 72], ["e", "error", 58], ["u", "unsupported", 90]]) {
     svg += mark(x, bottom + 10, o) + kit.text(x + 9, bottom + 19, word, { size: 12, anchor: "start" });
     x += width;
   }
@@ -46,22 +44,16 @@ def matrix(records):
     names = [case.name for case in chosen("kda") if case.name in kept]
     kinds = [CASES[name].kind for name in names]
     data = {
-        "rows": [[name, "".join(mark(document, n) for n in names)] for name, document in records.items()],
+        "rows": [[name, "".join(document["cases"][n]["outcome"][0] for n in names)] for name, document in records.items()],
         "kinds": [[kind, kinds.index(kind), kinds.count(kind)] for kind in dict.fromkeys(kinds)],
         "say": [words(name, records) for name in names],
     }
     # a longer line would leave a narrow screen; the words have the whole name
     labels = [name if len(name) <= 34 else name[:33] + "…" for name in names]
     controls = [Choice("case", "case", labels, names.index(START))]
-    size = (430, 34 + 36 * len(records) + 26)
+    size = (440, 34 + 36 * len(records) + 26)
     static = Static("outcomes", "What became of each case in each implementation", controls, data, _DRAW, size=size)
     return Widget(static, live=lambda: _live(names, records))
-
-
-def mark(document, name):
-    """The letter of a case's outcome, "t" where the PyTorch form passed in place of the kernel."""
-    outcome = document["cases"][name]["outcome"]
-    return "t" if outcome == "pass" and in_torch(document, name) else outcome[0]
 
 
 def words(name, records):
@@ -74,12 +66,9 @@ def words(name, records):
         row = document["cases"][name]
         text = {"pass": "passes", "fail": "FAILS", "refused": "refuses", "error": "ends in an error"}.get(row["outcome"], row["outcome"])
         if row["outcome"] == "pass" and isinstance(row["error"], float):
-            text += " in the PyTorch form, not the kernel," if in_torch(document, name) else ""
             text += f" with an error of {row['error']:.2g} where {row['budget']:.2g} is allowed"
         elif row["reason"]:
             text += f" ({shorten(row['reason'])})"
-        elif in_torch(document, name):
-            text += " in the PyTorch form, not the kernel"
         said.append(f"{who}: {text}.")
     if any(isinstance(d["cases"][name]["error"], float) for d in records.values()):
         said.append("Errors are those of o, a state or a gradient, whichever comes nearest to its own limit.")

@@ -1,4 +1,4 @@
-"""The implementations of this package, each path by name: the oracle, torch, the CUDA kernel, decoding."""
+"""The implementations of this package, each path by name: the oracle, torch, the CUDA kernels, decoding."""
 
 import torch
 
@@ -60,25 +60,84 @@ def torch_kda(q, k, v, g, beta, **options):
     return run.finish(call, o, S, v.dtype)
 
 
+def in_kernel_words(call):
+    """The tensors and the options that the kernels of ``kda_lab.cuda`` take, of a call of KDA.
+
+    >>> x = torch.zeros(1, 1, 1, 1)
+    >>> in_kernel_words(Call(x, x, x, x, x[..., 0], use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
+    'softplus'
+    """
+    raw = "softplus" if call.lower_bound is None else "bounded"
+    options = dict(
+        scale=call.scale,
+        initial_state=call.initial_state,
+        output_final_state=call.output_final_state,
+        cu_seqlens=call.cu_seqlens,
+        l2norm=call.use_qk_l2norm_in_kernel,
+        beta_sigmoid=call.use_beta_sigmoid_in_kernel,
+        A_log=call.A_log,
+        dt_bias=call.dt_bias,
+        lower_bound=call.lower_bound,
+        gate=raw if call.use_gate_in_kernel else "given",
+    )
+    return call[:5], options
+
+
 def cuda_kda(q, k, v, g, beta, **options):
-    """``ops.chunk_kda``, refusing what the CUDA kernel does not answer, so that nothing else is examined in its place.
+    """The readable CUDA kernel itself, behind the checks of ``ops``; refuses what it does not answer.
 
     >>> x = torch.ones(1, 2, 1, 1)
     >>> cuda_kda(x, x, x, 0 * x, x[..., 0])
     Traceback (most recent call last):
     NotImplementedError: the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no gradients
     """
+    # here, as below, so that a record depends on the kernel that it ran and on no other
+    from kda_lab.cuda import chunk
+
     call = Call(q, k, v, g, beta, **options)
     check(KDA, call)
-    # an empty call launches nothing, in the kernel as well
+    # what the choice of ops leaves to torch: an empty call, which the kernel answers too
     if v.numel() and not run.kernel_answers(call):
         raise NotImplementedError(
             "the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no gradients"
         )
-    return ops.chunk_kda(q, k, v, g, beta, **options)
+    tensors, options = in_kernel_words(call)
+    return chunk.kda_chunk_forward(*tensors, **options)
 
 
-cuda_kda.capabilities = "no-backward, no-chunk-size, dtype=float32+float16+bfloat16"
+def hopper_kda(q, k, v, g, beta, segments=None, **options):
+    """The Hopper kernel itself, behind the checks of ``ops``; refuses what it does not answer. On a CPU its source, slowly.
+
+    segments: of ``hopper.kda_hopper_forward``.
+
+    >>> x = torch.ones(1, 2, 1, 1)
+    >>> hopper_kda(x, x, x, 0 * x, x[..., 0])
+    Traceback (most recent call last):
+    NotImplementedError: the Hopper kernel takes K and V of 64 or 128, got K=1 and V=1
+    """
+    from kda_lab.cuda import hopper
+
+    call = Call(q, k, v, g, beta, **options)
+    check(KDA, call)
+    tensors, options = in_kernel_words(call)
+    if reason := hopper.unsupported(*tensors, **options):
+        raise NotImplementedError(reason)
+    if call.chunk_size or torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call):
+        raise NotImplementedError("the Hopper kernel takes 16 tokens a step and no other number, and has no gradients")
+    return hopper.kda_hopper_forward(*tensors, segments=segments, **options)
+
+
+def hopper_in_segments_kda(q, k, v, g, beta, **options):
+    """``hopper_kda`` with every single sequence cut in three, as the kernel cuts long ones with few heads for itself.
+
+    >>> x = torch.ones(1, 2, 1, 1)
+    >>> hopper_in_segments_kda(x, x, x, 0 * x, x[..., 0])
+    Traceback (most recent call last):
+    NotImplementedError: the Hopper kernel takes K and V of 64 or 128, got K=1 and V=1
+    """
+    cu = options.get("cu_seqlens")
+    single = (q.shape[0] if cu is None else len(cu) - 1) == 1 and v.shape[-1] >= q.shape[-1]
+    return hopper_kda(q, k, v, g, beta, segments=3 if single else 1, **options)
 
 
 def decode_kda(q, k, v, g, beta, initial_state=None, output_final_state=False, cu_seqlens=None, **options):
@@ -130,5 +189,10 @@ def libraries():
     return versions("cuda-core", "cuda-bindings")
 
 
-cuda_kda.libraries = decode_kda.libraries = libraries
+for function in (cuda_kda, hopper_kda, hopper_in_segments_kda, decode_kda):
+    function.libraries = libraries
+cuda_kda.capabilities = "no-backward, no-chunk-size, dtype=float32+float16+bfloat16"
 decode_kda.capabilities = "no-backward, dtype=float32+float16+bfloat16"
+# the copy engine reads dense channels at multiples of 16 bytes: the slices of a fused projection it reads, but not any strides
+hopper_kda.capabilities = "sizes=128x128+64x64+64x128+128x64, dtype=bfloat16, chunk=16, no-backward, no-chunk-size, no-strides"
+hopper_in_segments_kda.capabilities = hopper_kda.capabilities
