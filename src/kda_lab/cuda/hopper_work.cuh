@@ -15,7 +15,7 @@ struct Args {
     float* final_state;                 // likewise; null: not wanted
     // of the sequence that the cut behind a range goes through: its state in the units of the middle of the last block, [clusters,
     // VALUE, KEY]; that block's EXIT, [clusters, CTAS, KEY]; whether both are there, [clusters, CTAS], 0 before. So a cut does not
-    // change a bit of what comes out
+    // change a bit of what comes out; but where some blocks need edges and others do not, a warp's last block decides the form
     float *passed_state, *passed_exit;
     unsigned* passed;
     const long long* cu_seqlens;        // [increments + 1]; null: a sequence of T tokens a batch row
