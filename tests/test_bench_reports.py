@@ -13,6 +13,7 @@ import torch
 from kda_lab import figures
 from kda_lab.bench import chart, check, cli, document, run, table
 from kda_lab.bench.implementations import READABLE
+from kda_lab.gpucell import write_text
 from tests.benches import RIGHT, SETTINGS, made, one_thread, raising, rows, spoiled  # noqa: F401
 
 
@@ -25,7 +26,7 @@ def measured():
 
 
 def test_a_document_comes_back_as_it_was(measured, tmp_path):
-    document.write(tmp_path / "a.json", document.dump(measured))
+    write_text(tmp_path / "a.json", document.dump(measured))
     assert document.read(tmp_path / "a.json") == measured
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
@@ -138,7 +139,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
 
 def test_an_earlier_run_is_shown_without_torch(measured, tmp_path):
     path = tmp_path / "a.json"
-    document.write(path, document.dump(measured))
+    write_text(path, document.dump(measured))
     code = "import argparse, sys; from kda_lab.bench import cli; p = argparse.ArgumentParser(); cli.add_arguments(p); "
     code += "status = cli.run(p.parse_args(sys.argv[1:])); assert 'torch' not in sys.modules; sys.exit(status)"
     svg = tmp_path / "a.svg"
@@ -150,7 +151,7 @@ def test_an_earlier_run_is_shown_without_torch(measured, tmp_path):
 
 
 def test_the_status_says_whether_all_is_right(measured, tmp_path, capsys):
-    document.write(tmp_path / "a.json", document.dump(measured))
+    write_text(tmp_path / "a.json", document.dump(measured))
     for names, status in ((READABLE, 0), ("other-0,other-2,fla", 0), ("chunk,other-1", 1), ("other-3", 1), ("nobody", 2)):
         assert command("--show", str(tmp_path / "a.json"), "--impl", names) == status
     assert "got 'nobody'" in capsys.readouterr().err

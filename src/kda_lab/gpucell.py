@@ -78,11 +78,16 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record whole or not at all."""
-    text = json.dumps(record, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.parent)
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(Path(folder) / "a.txt", "one")
+    ...     [(file.name, file.read_text()) for file in Path(folder).iterdir()]
+    [('a.txt', 'one')]
+    """
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.resolve().parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
@@ -91,6 +96,12 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(record, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def changes(record: dict[str, Any], cells: list[Cell]) -> list[str]:

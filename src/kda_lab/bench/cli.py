@@ -133,6 +133,7 @@ def measure(shapes, gates, chosen, absent, settings, path=None):
     from kda_lab.bench import check, document, table
     from kda_lab.bench.environment import clocks, environment
     from kda_lab.bench.run import workload_rows
+    from kda_lab.gpucell import write_text
 
     found = {"format": document.FORMAT, "version": document.VERSION, "finished": False, "limit": check.LIMIT}
     found |= {"repeats": settings.repeats, "seed": settings.seed, "environment": environment(settings.rate)}
@@ -146,7 +147,7 @@ def measure(shapes, gates, chosen, absent, settings, path=None):
         found["environment"]["clocks_mhz"] = clocks() if settings.device != "cpu" else None
         found["finished"] = n == len(workloads)
         if path:
-            document.write(path, document.dump(found))
+            write_text(Path(path), document.dump(found))
     print("\n".join(table.foot(found)), flush=True)
     return found
 
@@ -154,6 +155,6 @@ def measure(shapes, gates, chosen, absent, settings, path=None):
 def draw(document, path):
     """Write the chart of a document."""
     from kda_lab.bench import chart
-    from kda_lab.bench.document import write
+    from kda_lab.gpucell import write_text
 
-    write(path, chart.standalone(chart.draw(document)))
+    write_text(Path(path), chart.standalone(chart.draw(document)))

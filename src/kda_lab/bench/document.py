@@ -39,8 +39,6 @@ Errors are numbers or the words "not finite".
 
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 
 FORMAT, VERSION = "kda-lab-bench", 1
@@ -87,20 +85,6 @@ def number(x):
 def dump(document):
     """The document as text."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def write(path, text):
-    """Write a file whole or not at all."""
-    path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".tmp", dir=path.resolve().parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def read(path):
