@@ -32,11 +32,12 @@ def held(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=Fa
 
 
 def reveal(named):
-    """Change the arguments of a call so that ``held`` is far off.
+    """Arguments of a call on which ``held`` is far off, as a new dict.
 
-    More than a tenth; keys stay of length one, gates finite.
-    named: q, k, v, g, beta, initial_state of T = 20 tokens with slow
-    gates, float64.
+    Off: 16 tokens of a head of o, by more than a tenth of their
+    norm (``tolerance.row_errors``); keys stay of length one, gates
+    finite.   named: q, k, v, g, beta, initial_state of T = 20 tokens
+    with slow gates, float64.
     """
     # <solution>
     return named | {"g": torch.full_like(named["g"], -10.0)}

@@ -6,7 +6,11 @@ from kda_lab import chunk_fused
 
 
 def by_hand():
-    """Exponents to base 2 of the five read keys relative to the middle, the one of the entry, and the one of the exit."""
+    """Three exponents to base 2 relative to the middle.
+
+    A list for the five read keys, a number for the entry, and one
+    for the exit.
+    """
     # <solution>
     return [4, 3, 0, -1, -3], -6, -3
     # </solution>
@@ -22,18 +26,23 @@ def check_by_hand(by_hand):
 
 
 def ranges(heads, blocks, clusters):
-    """For each cluster the parts (head, first block, behind the last block) of its range, in the order of work."""
+    """For each cluster the parts of its range in the order of work.
+
+    A part is (head, first block, block behind the last one).
+    """
     total = heads * blocks
     share = max(-(-total // clusters), blocks)
     found = []
     for cluster in range(clusters):
-        low, high = min(cluster * share, total), min((cluster + 1) * share, total)
+        low = min(cluster * share, total)
+        high = min(low + share, total)
         parts = []
         # <solution>
         while high > low:
             head = (high - 1) // blocks
-            start = max(head * blocks, low)
-            parts.append((head, start - head * blocks, high - head * blocks))
+            before = head * blocks
+            start = max(before, low)
+            parts.append((head, start - before, high - before))
             high = start
         # </solution>
         found.append(parts)
@@ -41,23 +50,29 @@ def ranges(heads, blocks, clusters):
 
 
 def check_ranges(ranges):
-    for heads, blocks, clusters in ((9, 8, 6), (5, 7, 3), (3, 4, 5), (96, 512, 66)):
+    for heads, blocks, clusters in ((9, 8, 6), (5, 7, 3), (3, 4, 5), (5, 5, 4), (11, 32, 10), (67, 64, 66)):
         found = ranges(heads, blocks, clusters)
         every = sorted((head, n) for parts in found for head, first, end in parts for n in range(first, end))
         assert every == [(head, n) for head in range(heads) for n in range(blocks)], f"{heads} heads of {blocks} blocks: each block once"
-        done = {}
+        done, share = {}, max(-(-heads * blocks // clusters), blocks)
         for cluster, parts in enumerate(found):
             now = 0
             for head, first, end in parts:
                 if first:
                     there = done.get((head, first))
-                    assert there is not None and there <= now, f"cluster {cluster} needs head {head} up to block {first} at time {now}, it is there at {there}"
+                    assert there is not None, f"cluster {cluster} needs head {head} up to block {first}, which no cluster before it has done"
+                    now = max(now, there)
                 now += end - first
                 done[head, end] = now
+            assert now <= share, f"{heads} heads of {blocks} blocks on {clusters}: cluster {cluster} ends at {now}, a range takes {share}"
 
 
 def too_early(slots):
-    """(written, wanted): blocks that are finished, and a later block for which a wait by parity passes all the same."""
+    """(written, wanted) for a ring of so many slots.
+
+    written: how many blocks are finished, from block 0 on;
+    wanted: the number of one that is not, whose wait passes.
+    """
     # <solution>
     return 1, 1 + slots
     # </solution>
@@ -66,7 +81,7 @@ def too_early(slots):
 def check_too_early(too_early):
     for slots in (2, 3, 8):
         written, wanted = too_early(slots)
-        assert 0 < written <= wanted, f"block {wanted} (from 0) must not be among the {written} that are finished"
+        assert 0 < written <= wanted, f"block {wanted}, counted from 0, must not be among the {written} that are finished, and one at least must be"
         ended = len(range(wanted % slots, written, slots))  # phases of the slot's mbarrier that have ended
         passes = ended % 2 != wanted // slots % 2
-        assert passes, f"with {slots} slots, {ended} phases of the slot have ended, and the wait for phase {wanted // slots} holds; ask for a block further on"
+        assert passes, f"{slots} slots: phase {ended} of slot {wanted % slots} runs, so a wait for phase {wanted // slots} holds; try a block further on"

@@ -1,8 +1,8 @@
 // Who does what: the blocks of all sequences of all heads in one row, cut into equal ranges, a range for each cluster. A sequence
 // that a cut goes through is begun by the one before the cut and ended by the one behind it; the state passes through memory.
 // Everyone works from the end of its range to the start, sequence by sequence: so the beginning of a cut one is done first and its
-// end last. Ranges are no shorter than the longest sequence, so nobody waits; but the last range may be, by what is left over, and
-// then its owner waits for as long.
+// end last. Ranges are no shorter than the longest sequence, so nobody waits; only the last range may be shorter, by what is left
+// over: its owner waits for the difference, and still ends no later than the others.
 #pragma once
 #include <hopper_layout.cuh>
 #include <hopper.cuh>

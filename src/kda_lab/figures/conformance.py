@@ -1,5 +1,9 @@
-"""Pictures of the chapter on whether public kernels agree."""
+"""Pictures and listings of the chapter on whether public kernels agree."""
 
+import re
+import textwrap
+
+from kda_lab.conformance import CASES
 from kda_lab.figures import axes, show, style
 
 # beyond the axis of ratios: where failures without a ratio stand
@@ -7,6 +11,8 @@ INFINITE, OTHER = 250.0, 1250.0
 # the largest ratio that is drawn
 MOST = 100.0
 LABELS = {"pass": "passes", "fail": "fails"}
+# how the reason of a pass begins that is a refusal
+ALLOWED = "refused, as the contract allows"
 # the left end of the axis: what is better stands there
 LEAST = 0.02
 
@@ -56,3 +62,55 @@ def place(case):
     if case["outcome"] != "pass" or not isinstance(case["error"], float):
         return None
     return max(case["error"] / case["budget"], LEAST)
+
+
+def declared(records):
+    """What was not asked of each implementation, and the refusals among its passes, in lines of 38 characters.
+
+    records: {name: document of ``conformance.study.run``}.
+
+    >>> case = {"outcome": "pass", "reason": "refused, as the contract allows: ValueError: K is odd"}
+    >>> print(declared({"mine": {"implementation": {"sizes": None, "missing": ["varlen"]}, "cases": {"odd-head-sizes": case}}}))
+    mine: sizes any; not asked: varlen; 1
+        pass is a refused call, as the
+        contract allows: odd-head-sizes
+    """
+    lines = []
+    for who, document in records.items():
+        made, cases = document["implementation"], document["cases"].items()
+        only = ", ".join(f"{K}x{V}" for K, V in made["sizes"] or ()) or "any"
+        text = f"{who}: sizes {only}; not asked: {', '.join(made['missing'])}"
+        refused = [name for name, c in cases if c["outcome"] == "pass" and c["reason"].startswith(ALLOWED)]
+        if refused:
+            many = "1 pass is a refused call" if len(refused) == 1 else f"{len(refused)} passes are refused calls"
+            text += f"; {many}, as the contract allows: {', '.join(refused)}"
+        lines.append(narrow(text, ""))
+    return "\n".join(lines)
+
+
+def breaches(records):
+    """Every case that somebody does not pass: its input, and how each of these came out, in lines of 38 characters.
+
+    records: {name: document of ``conformance.study.run``}, all of the same cases.
+
+    >>> case = {"outcome": "fail", "reason": "o is off by 0.2 where 0.1 is allowed (head 0)"}
+    >>> print(breaches({"mine": {"cases": {"gates-of-zero": case}}}))
+    gates-of-zero
+      on: g=0 everywhere: nothing decays
+      mine: o is off by 0.2 where 0.1 is
+        allowed
+    """
+    lines = []
+    for name in next(iter(records.values()))["cases"]:
+        rows = [(who, document["cases"][name]) for who, document in records.items()]
+        rows = [(who, c) for who, c in rows if c["outcome"] in ("fail", "refused", "error")]
+        if rows:
+            lines += [name, narrow(f"on: {CASES[name].input}", "  ")]
+            lines += [narrow(f"{who}: {re.split(' [(]|[.] ', c['reason'])[0]}", "  ") for who, c in rows]
+    return "\n".join(lines)
+
+
+def narrow(text, indent):
+    """Text in lines of 38 characters, which a narrow screen holds; the lines after the first are indented by four."""
+    after = "    "
+    return textwrap.fill(text, 38, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)

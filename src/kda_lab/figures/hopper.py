@@ -13,6 +13,7 @@ from kda_lab.fingerprint import ROOT
 
 BENCH, STEPS = ROOT / "benchmarks" / "h200.json", ROOT / "benchmarks" / "hopper-steps.json"
 D, C = workloads.D, hopper.C
+GATES = ("strong", "long", "weak")
 
 
 def steps():
@@ -78,21 +79,21 @@ def places():
         for number, line in enumerate((cuda_compile.HERE / name).read_text(encoding="utf-8").splitlines(), 1):
             if mark := re.match(r"\s*// \[(/?)([a-z0-9-]+)\]", line):
                 if mark[1]:
-                    found.setdefault(mark[2], {}).setdefault(name, []).append(f"{opened[mark[2]]}-{number}")
+                    found.setdefault(mark[2], {}).setdefault(name, []).append(f"{opened[mark[2]]}-{number - 1}")
                 else:
                     opened[mark[2]] = number
     return {slug: ", ".join(f"{name}:{','.join(lines)}" for name, lines in files.items()) for slug, files in found.items()}
 
 
-def work(document, shape, gates="long"):
-    """Kernels and their milliseconds on a workload -> {implementation: ms}: of a graph, or else of a call.
+def work(document, shape, gates="long", by="graph"):
+    """Kernels and their milliseconds on a workload -> {implementation: ms}: of a graph if there is one, or by="call" of a call.
 
     >>> row = {"shape": "a", "gates": "long", "impl": "hopper", "graph": None, "call": {"median": 2.0}}
     >>> work({"rows": [row, row | {"impl": "fla", "call": None}]}, "a")
     {'hopper': 2.0}
     """
     rows = [row for row in document["rows"] if (row["shape"], row["gates"]) == (shape, gates)]
-    return {row["impl"]: time["median"] for row in rows if (time := row["graph"] or row["call"])}
+    return {row["impl"]: time["median"] for row in rows if (time := row[by] or row["call"])}
 
 
 def counted():
@@ -103,7 +104,9 @@ def counted():
     """
     state = 2 * 2 * C * (C + D) * D / C + 2 * D * D  # X [2C, V] and the update
     scores, sums, fold = 2 * 2 * C * D, 2 * 2 * C * D, 2 * 2 * C * D
-    return {"bytes": workloads.bytes_moved(1, 1) - 8 * D * D, "state": state, "prepare": scores + sums + fold, "exponentials": 4 * D}
+    moved = workloads.bytes_moved(1, 1) - 8 * D * D
+    # sums are in tf32, at half the rate of the others
+    return {"bytes": moved, "state": state, "prepare": scores + sums + fold, "tf32": sums, "exponentials": 4 * D}
 
 
 def roofline(document, shape="T=8192 H=64"):
@@ -116,7 +119,7 @@ def roofline(document, shape="T=8192 H=64"):
     traffic = {"chunk": (plain(64), sum(measure.stage_bytes().values())), "hopper": ours}
     traffic |= {name: (plain(chunk), moved) for name, (chunk, moved) in kept["traffic"].items()}
     times = {g: work(document, shape, g) for g in ("long", "strong")}
-    fig, ax = axes(height=3.6)
+    fig, ax = axes(width=4.5, height=3.6)
     x = [10, peak / rate, 1000]
     ax.plot(x, [min(peak, rate * n) / 1e12 for n in x], color=style("decay")["color"], linewidth=1.6)
     ax.text(30, rate * 40 / 1e12, "memory", rotation=33, fontsize=9)
@@ -124,19 +127,19 @@ def roofline(document, shape="T=8192 H=64"):
     names = {"chunk": "readable", "hopper": "this kernel", "fla": "FLA", "flashkda": "FlashKDA", "cudnn": "cuDNN"}
     points = [(names[n], n, times["long"][n]) for n in names if n in times["long"]]
     if times["strong"].get("cudnn", 9e9) < 0.7 * times["long"].get("cudnn", 0):
-        points.append(("cuDNN, gates strong", "cudnn", times["strong"]["cudnn"]))
-    points.append(("block kernel", "hopper", first_version(shape)))
+        points.append(("cuDNN, strong gates", "cudnn", times["strong"]["cudnn"]))
+    points.append(("with barriers", "hopper", first_version(shape)))
+    told = {row["impl"] for row in document["rows"] if row["shape"] == shape and row["level"] == "reported"}
     said = []
     for label, name, ms in points:
         flop, moved = traffic[name]
         at, high = flop / moved, flop * tokens / ms / 1e9
         role = "state" if name in ("chunk", "hopper") else "key"
-        hollow = {"markerfacecolor": "none"} if "strong" in label else {}
+        hollow = {"markerfacecolor": "none"} if name in told else {}
         ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
-        side = {"x": at / 1.15, "ha": "right"} if label == "block kernel" else {"x": at * 1.13}
-        ax.text(y=high * (0.88 if "ha" in side else 1), s=label, fontsize=9, va="center", **side)
+        ax.text(at * 1.13, high * (0.9 if label == "with barriers" else 1), label, fontsize=9, va="center")
         said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
-    ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations for each byte that the kernel itself moves", ylabel="TFLOP/s")
+    ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations a byte that the kernel itself moves", ylabel="TFLOP/s")
     ax.grid(alpha=0.15)
     return show(fig, f"Points below a roof that rises with the memory's rate up to the peak of the tensor cores. Share of its own roof: {'; '.join(said)}.")
 
@@ -162,33 +165,34 @@ def _path(board, points, role):
 def roles():
     """The two thread blocks of a cluster: warps and registers, the two rings of slots, and who passes what to whom."""
     n = layout()
-    board, own, sent = Board(560, 344), n["OWN_SLOTS"], n["SENT_SLOTS"]
-    pitch = 240 / (own + sent)
-    for rank, x in enumerate((4, 306)):
+    board, own, sent, wide = Board(420, 366), n["OWN_SLOTS"], n["SENT_SLOTS"], 200
+    pitch = (wide - 10) / (own + sent)
+    left = (2, 218)
+    for rank, x in enumerate(left):
         ring = {"own": x + rank * (pitch * sent + 10), "sent": x + (1 - rank) * (pitch * own + 10)}
-        board.text(x + 125, 12, f"thread block {rank}", bold=True)
-        board.box(x, 26, 250, 54, role="state")
-        board.text(x + 125, 43, f"{n['STATE_WARPS']} state warps, {n['STATE_REGISTERS']} registers")
-        board.text(x + 125, 63, f"rows {64 * rank} to {64 * rank + 63} of S in fp32")
+        board.text(x + wide / 2, 12, f"thread block {rank}", bold=True)
+        board.box(x, 26, wide, 56, role="state")
+        board.text(x + wide / 2, 44, f"{n['STATE_WARPS']} state warps, {n['STATE_REGISTERS']} registers")
+        board.text(x + wide / 2, 64, f"rows {64 * rank} to {64 * rank + 63} of S, fp32")
         for name, count, role in (("own", own, "key"), ("sent", sent, "value")):
             at, middle = ring[name], ring[name] + pitch * count / 2
             for i in range(count):
-                board.box(at + pitch * i, 120, pitch - 3, 26, role=role)
-            board.arrow((middle, 116), (middle, 84), role=role)
-            board.text(middle + 8, 100, {"own": "own blocks", "sent": "sent"}[name], anchor="start")
-        board.box(x, 216, 250, 54, role="key")
-        board.text(x + 125, 233, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers")
-        board.text(x + 125, 253, f"{('even', 'odd')[rank]} blocks, a warp each")
-        board.box(x, 292, 250, 46, role="decay")
-        board.text(x + 125, 307, f"2 loaders, a storer, {n['MOVE_REGISTERS']} registers")
-        board.text(x + 125, 325, "q, k, g, v in; o out")
+                board.box(at + pitch * i, 122, pitch - 3, 26, role=role)
+            board.arrow((middle, 118), (middle, 86), role=role)
+            board.text(middle + 7, 102, name, anchor="start")
+        board.box(x, 218, wide, 56, role="key")
+        board.text(x + wide / 2, 236, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers", size=12)
+        board.text(x + wide / 2, 256, f"{('even', 'odd')[rank]} blocks, a warp each")
+        board.box(x, 296, wide, 66, role="decay")
+        for i, line in enumerate(("2 loaders: q, k, g; v", "a storer: o", f"{n['MOVE_REGISTERS']} registers")):
+            board.text(x + wide / 2, 310 + 19 * i, line)
         outer = ring["own"] + (12 if rank == 0 else pitch * own - 15)
-        board.arrow((outer, 213), (outer, 150), role="key")
-    a, b = 4 + pitch * own - 40, 306 + pitch * sent / 2
-    _path(board, [(a, 148), (a, 168), (b, 168), (b, 150)], "value")
-    a, b = 306 + pitch * sent + 50, 4 + pitch * own + 10 + pitch * sent / 2
-    _path(board, [(a, 148), (a, 188), (b, 188), (b, 150)], "value")
-    board.text(280, 202, "finished factors")
+        board.arrow((outer, 215), (outer, 152), role="key")
+    a, b = left[0] + pitch * own - 30, left[1] + pitch * sent / 2
+    _path(board, [(a, 150), (a, 168), (b, 168), (b, 152)], "value")
+    a, b = left[1] + pitch * sent + 40, left[0] + pitch * own + 10 + pitch * sent / 2
+    _path(board, [(a, 150), (a, 188), (b, 188), (b, 152)], "value")
+    board.text(210, 203, "finished factors")
     return board.show(f"Two thread blocks side by side. In each, {n['PREPARE_WARPS']} prepare warps fill {own} slots with blocks of their own, which are "
                       f"read by {n['STATE_WARPS']} state warps above and copied into {sent} slots of the other thread block.")  # fmt: skip
 
@@ -196,28 +200,29 @@ def roles():
 def slot_life():
     """One slot of shared memory through the life of a block: what each part of it holds after whom."""
     n = layout()
-    board = Board(560, 300)
+    board = Board(436, 296)
     at = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
-    edges, left = (0, 150, 190, 230, 322, 372), 66
+    edges, left = (0, 128, 166, 204, 284, 314), 60
     rows = [("loader", "k, q", "", "", "g", "V", "TOKENS", "decay"),
-            ("units", "read keys, queries", "M", "log", "write keys", "V", "EXITS", "key"),
-            ("solve", "read keys, queries", "T,M", "log", "write keys", "V", "", "key"),
-            ("fold", "−W, Q", "T,M", "f", "write keys", "V", "FULL", "key"),
-            ("state", "−W, Q", "T,M", "f", "write keys", "O", "OUT", "state"),
+            ("units", "read keys, queries", "Γ", "G_m", "write keys", "V", "EXITS", "key"),
+            ("solve", "read keys, queries", "T, M", "G_m", "write keys", "V", "", "key"),
+            ("fold", "−W, Q", "T, M", "f", "write keys", "V", "FULL", "key"),
+            ("state", "−W, Q", "T, M", "f", "write keys", "O", "OUT", "state"),
             ("storer", "free", "", "", "", "", "EMPTY", "decay")]  # fmt: skip
     for r, (who, *held, signal, role) in enumerate(rows):
         y = 30 + 44 * r
         board.text(left - 8, y + 16, who, anchor="end", role=role, bold=True)
         for i, label in enumerate(held):
-            new = r == 0 or label != rows[r - 1][1 + i]
+            # V comes by a copy of its own, which FULL counts
+            new = label != "V" if r == 0 else label != rows[r - 1][1 + i]
             board.box(left + edges[i], y, edges[i + 1] - edges[i] - 3, 32, role=role if new and label != "free" else "decay")
-            board.text(left + (edges[i] + edges[i + 1]) / 2, y + 16, label, bold=new)
+            board.text(left + (edges[i] + edges[i + 1] - 3) / 2, y + 16, label, bold=new and label != "free", size=12)
         if signal:
-            board.text(left + 388, y + 16, f"then {signal}", anchor="start")
+            board.text(left + 318, y + 16, signal, anchor="start", size=12)
     for i in range(5):
-        board.text(left + (edges[i] + edges[i + 1]) / 2, 14, f"{(at[i + 1] - at[i]) / 1024:g} kB")
-    return board.show("Six rows, one for each owner of a slot from loader to storer. Keys and queries turn into minus W and Q, gates into write keys, "
-                      "and V into O, each in the bytes where it lay.")  # fmt: skip
+        board.text(left + (edges[i] + edges[i + 1] - 3) / 2, 14, f"{(at[i + 1] - at[i]) / 1024:g} kB", size=12)
+    return board.show("Six rows, one for each owner of a slot from loader to storer, with the mbarrier that each ends. Keys and queries turn into minus W "
+                      "and Q, gates into write keys, and V into O, each in the bytes where it lay.")  # fmt: skip
 
 
 def accumulator(lane, register):
@@ -240,22 +245,28 @@ def left_factor(lane, word, half):
 
 def fragments(lane=5):
     """What one lane holds of a tile of S as accumulator, and as left factor: the same places."""
-    board, cell = Board(560, 262), 14
+    board, cell, top = Board(430, 244), 11, 46
     registers = {accumulator(lane, i): f"{i}" for i in range(8)}
     words = {left_factor(lane, i, h): "" if h else f"{i}" for i in range(4) for h in range(2)}
-    for x, title, names, single in ((20, "accumulator: register", registers, True), (306, "left factor: word", words, False)):
-        board.matrix(x, 34, 16, 16, role="state", cell=cell, shade=lambda i, j, names=names: 0.5 if (i, j) in names else 0.0)
+    for x, title, names, single in ((22, "accumulator: register", registers, True), (250, "left factor: word", words, False)):
+        board.matrix(x, top, 16, 16, role="state", cell=cell, shade=lambda i, j, names=names: 0.5 if (i, j) in names else 0.0)
         for (i, j), name in names.items():
-            board.text(x + (j + (0.5 if single else 1)) * cell, 34 + (i + 0.5) * cell, name, bold=True)
-        board.text(x + 8 * cell, 16, title, bold=True)
-    board.arrow((250, 146), (300, 146), "pack")
+            board.text(x + (j + (0.5 if single else 1)) * cell, top + (i + 0.5) * cell, name, bold=True, size=12)
+        board.text(x + 8 * cell, 12, title, bold=True)
+        # rows and columns of which the lane holds something
+        for i in sorted({i for i, _ in names}):
+            board.text(x - 4, top + (i + 0.5) * cell, f"{i}", anchor="end", size=12)
+        for j in sorted({j for _, j in names if j % 2 == 0}):
+            board.text(x + (j + 1) * cell, top - 10, f"{j}, {j + 1}", size=12)
+    board.arrow((202, 150), (228, 150))
+    board.text(215, 134, "pack", size=12)
     return board.show(f"Two grids of 16 by 16. The eight places that lane {lane} holds as an accumulator are those that it holds as a left factor.")
 
 
 def cycles():
     """A block's cycles by what the state warps and a prepare warp do, beside the products alone."""
     kept = steps()
-    fig, axs = axes(2, 1, height=4.6)
+    fig, axs = axes(2, 1, width=4.5, height=4.6)
     parallel = 2 * kept["prepare_warps"]
     for ax, name, role in ((axs[0], "state", "state"), (axs[1], "prepare", "key")):
         names, values = zip(*kept[name])
