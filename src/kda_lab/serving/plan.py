@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
     @property
     def growth(self):
-        """Bytes that one more token of a long request adds on a rank: its rows in all layers of full attention.
+        """Bytes that one more token of a long request adds on a rank, its rows in all layers of full attention.
 
         Rows of windows do not count, since a long request has a fixed number of them.
 
@@ -88,7 +88,7 @@ class Plan(NamedTuple):
 
     @property
     def fixed_blocks(self):
-        """Blocks that a request holds whatever its length: those of states and rings.
+        """Blocks that a request holds whatever its length, those of states and rings.
 
         >>> plan("glm-5.3-flash", tp=8).fixed_blocks, plan("glm-5.3-flash", tp=8, num_spec=1).fixed_blocks
         (13, 13)
