@@ -7,16 +7,22 @@ import sys
 import pytest
 import torch
 
-from kda_lab.cuda import chunk, hopper, compile as cuda_compile
+from kda_lab.cuda import chunk, hopper
+from kda_lab.cuda import compile as cuda_compile
 
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
 
 
+def every_variant(module):
+    """Each variant of a launching module's source, compiled side by side -> {name: Build}."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), module.VARIANTS.values())
+        return dict(zip(module.VARIANTS, builds))
+
+
 @pytest.fixture(scope="module")
 def built():
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda v: cuda_compile.build(chunk.SOURCE, v.constants(), "sm_90a"), chunk.VARIANTS.values())
-        return dict(zip(chunk.VARIANTS, builds))
+    return every_variant(chunk)
 
 
 @pytest.mark.parametrize("name", chunk.VARIANTS)
@@ -31,9 +37,7 @@ def test_every_kernel_compiles_without_spills(name, built):
 
 @pytest.fixture(scope="module")
 def built_for_hopper():
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda v: cuda_compile.build(hopper.SOURCE, v.constants(), "sm_90a"), hopper.VARIANTS.values())
-        return dict(zip(hopper.VARIANTS, builds))
+    return every_variant(hopper)
 
 
 @pytest.mark.parametrize("name", hopper.VARIANTS)
