@@ -51,7 +51,7 @@ ON_DEVICE void fill(unsigned from, int bytes, bool zeros) {
     }
 }
 // of 16 bytes; volatile, so that a loop keeps it although nobody writes there
-ON_DEVICE void load_four(unsigned a, unsigned (&x)[4]) {
+ON_DEVICE void load_four(unsigned (&x)[4], unsigned a) {
     asm volatile("ld.volatile.shared.v4.b32 {%0,%1,%2,%3}, [%4];" : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(a));
 }
 extern __shared__ __align__(1024) unsigned char memory[];
@@ -77,7 +77,7 @@ ON_DEVICE int busy(const Args& args, int kind, unsigned a, unsigned b, int start
         #pragma unroll 1
         for (; now() - start < length; ++rounds) {
             #pragma unroll
-            for (int i = 0; i < LOADS_BESIDE; ++i) load_four(a + 512 * i, y[i]);
+            for (int i = 0; i < LOADS_BESIDE; ++i) load_four(y[i], a + 512 * i);
             multiplies<MULTIPLIES_BESIDE>(x, factor);
             #pragma unroll
             for (int i = 0; i < LOADS_BESIDE; ++i) x[i] += __uint_as_float(y[i][0] + y[i][1] + y[i][2] + y[i][3]);

@@ -104,7 +104,7 @@ def costs(m):
         values = {}
         for warps in (1, 4, 8):
             t = m.run("costs", 32 * warps, DATA + 48 * 512 + 4096, blocks=1, what=what, a=a, c=c)[0].amax(0)
-            values[f"{warps} warps" if warps > 1 else "1 warp"] = float(t[1] - t[0]) / 32 / warps
+            values[f"{warps} warp{'s' * (warps > 1)}"] = float(t[1] - t[0]) / 32 / warps
             if warps == 1:
                 values[UNTIL.get(what, "until used")] = float(t[3] - t[2]) / 16
         yield Row("costs", name, "cycles of the SM each", values)
@@ -113,7 +113,7 @@ def costs(m):
             values = {}
             for warps in (1, 4, 8):
                 t = m.run("costs", 32 * warps, DATA + 48 * 512 + 4096, blocks=1, what=MIXED, a=words, c=16)[0].amax(0)
-                values[f"{warps} warps" if warps > 1 else "1 warp"] = float(t[first + 1] - t[first]) / 64
+                values[f"{warps} warp{'s' * (warps > 1)}"] = float(t[first + 1] - t[first]) / 64
             yield Row("costs", f"10 ld.shared.v4 {name} + 30 ffma, {how}", "cycles a round", values)
 
 

@@ -12,32 +12,12 @@ struct LoadWord : Base {
     static __device__ void run(unsigned a, int, unsigned (&x)[1], unsigned) { x[0] = read_word(a); }
     static __device__ unsigned chain(unsigned a, unsigned, int, unsigned&) { return read_word(a); }
 };
-struct LoadFour : Base {
+template <void (*load)(unsigned (&)[4], unsigned)> struct Load : Base {
     static constexpr int words = 4;
-    static __device__ void run(unsigned a, int, unsigned (&x)[4], unsigned) { load_four(a, x); }
+    static __device__ void run(unsigned a, int, unsigned (&x)[4], unsigned) { load(x, a); }
     static __device__ unsigned chain(unsigned a, unsigned, int, unsigned& sink) {
         unsigned x[4];
-        load_four(a, x);
-        sink ^= x[1] ^ x[2] ^ x[3];
-        return x[0];
-    }
-};
-struct LoadTiles : Base {
-    static constexpr int words = 4;
-    static __device__ void run(unsigned a, int, unsigned (&x)[4], unsigned) { load_tiles(x, a); }
-    static __device__ unsigned chain(unsigned a, unsigned, int, unsigned& sink) {
-        unsigned x[4];
-        load_tiles(x, a);
-        sink ^= x[1] ^ x[2] ^ x[3];
-        return x[0];
-    }
-};
-struct LoadTransposed : Base {
-    static constexpr int words = 4;
-    static __device__ void run(unsigned a, int, unsigned (&x)[4], unsigned) { load_tiles_transposed(x, a); }
-    static __device__ unsigned chain(unsigned a, unsigned, int, unsigned& sink) {
-        unsigned x[4];
-        load_tiles_transposed(x, a);
+        load(x, a);
         sink ^= x[1] ^ x[2] ^ x[3];
         return x[0];
     }
@@ -47,19 +27,11 @@ struct StoreWord : Base {
     static __device__ void run(unsigned a, int, unsigned (&)[1], unsigned zero) { write(a, zero); }
     static __device__ unsigned chain(unsigned a, unsigned zero, int, unsigned&) { write(a, zero); return read_word(a + zero); }
 };
-struct StoreFour : Base {
+template <void (*store)(unsigned, unsigned, unsigned, unsigned, unsigned)> struct Store : Base {
     static constexpr bool stores = true;
-    static __device__ void run(unsigned a, int, unsigned (&)[1], unsigned zero) { write(a, zero, zero, zero, zero); }
+    static __device__ void run(unsigned a, int, unsigned (&)[1], unsigned zero) { store(a, zero, zero, zero, zero); }
     static __device__ unsigned chain(unsigned a, unsigned zero, int, unsigned&) {
-        write(a, zero, zero, zero, zero);
-        return read_word(a + zero);
-    }
-};
-struct StoreTiles : Base {
-    static constexpr bool stores = true;
-    static __device__ void run(unsigned a, int, unsigned (&)[1], unsigned zero) { store_tiles(a, zero, zero, zero, zero); }
-    static __device__ unsigned chain(unsigned a, unsigned zero, int, unsigned&) {
-        store_tiles(a, zero, zero, zero, zero);
+        store(a, zero, zero, zero, zero);
         return read_word(a + zero);
     }
 };
@@ -141,7 +113,7 @@ template <bool ahead> ON_DEVICE int loads_and_sums(const Args& args, unsigned a,
     const float factor = __uint_as_float(args.zero + 0x3f000000u);
     auto load = [&](unsigned (&x)[10][4], unsigned from) {
         #pragma unroll
-        for (int i = 0; i < 10; ++i) load_four(from + 512 * i, x[i]);
+        for (int i = 0; i < 10; ++i) load_four(x[i], from + 512 * i);
     };
     auto add = [&](const unsigned (&x)[10][4]) {
         #pragma unroll
@@ -180,12 +152,12 @@ extern "C" __global__ void __launch_bounds__(256) machine_costs(const Args args)
     __syncthreads();
     switch (args.what) {
         case 0: cost<LoadWord>(args, data, data, data); break;
-        case 1: cost<LoadFour>(args, data, data, data); break;
-        case 2: cost<LoadTiles>(args, data, data, data); break;
-        case 3: cost<LoadTransposed>(args, data, data, data); break;
+        case 1: cost<Load<load_four>>(args, data, data, data); break;
+        case 2: cost<Load<load_tiles>>(args, data, data, data); break;
+        case 3: cost<Load<load_tiles_transposed>>(args, data, data, data); break;
         case 4: cost<StoreWord>(args, data, data, data); break;
-        case 5: cost<StoreFour>(args, data, data, data); break;
-        case 6: cost<StoreTiles>(args, data, data, data); break;
+        case 5: cost<Store<write>>(args, data, data, data); break;
+        case 6: cost<Store<store_tiles>>(args, data, data, data); break;
         case 7: cost<Shuffle>(args, data, data, data); break;
         case 8: cost<TryWait>(args, own, own, data); break;
         case 9: cost<Arrive<true>>(args, many, own, data); break;
@@ -213,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(384) machine_loaded(const Args args
         #pragma unroll 1
         for (int round = 0; round < 3; ++round) {
             while (now() - start < 2000 * (round + 1));
-            cycles = chain<LoadFour, 24>(args, a, sink);
-            cycles -= chain<LoadFour, 8>(args, a, sink);
+            cycles = chain<Load<load_four>, 24>(args, a, sink);
+            cycles -= chain<Load<load_four>, 8>(args, a, sink);
         }
         need(sink, args.out);
         note(args, 0, cycles);
