@@ -2,12 +2,13 @@
 
 import concurrent.futures
 import ctypes
+import re
 import sys
 
 import pytest
 import torch
 
-from kda_lab.cuda import chunk, hopper
+from kda_lab.cuda import chunk, decode, hopper, segments, trial
 from kda_lab.cuda import compile as cuda_compile
 
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
@@ -55,6 +56,32 @@ def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor()
     assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes().values())
     # a block alone may take 227 KB
     assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes().values())
+
+
+KERNELS = {
+    chunk.SOURCE: list(chunk.THREADS),
+    decode.SOURCE: ["kda_decode"],
+    hopper.SOURCE: [hopper.NAME],
+    segments.SOURCE: [segments.NAME],
+}
+
+
+def test_the_table_has_a_row_for_each_kernel_of_each_variant(monkeypatch, capsys):
+    def build_all(sources):
+        reports = ("".join(f"Compiling entry function '{name}' : Used 40 registers" for name in KERNELS[s]) for s, _ in sources)
+        return [cuda_compile.Build(b"", report, "sm_90a") for report in reports]
+
+    monkeypatch.setattr(trial, "build_all", build_all)
+    cuda_compile.main()
+    # a column begins behind two spaces, or two columns would touch
+    rows = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
+    modules = chunk, decode, hopper, segments
+    assert [row[:2] for row in rows] == [
+        [kernel, name] for module in modules for name in module.VARIANTS for kernel in sorted(KERNELS[module.SOURCE])
+    ]
+    shared = {row[1]: row[-1] for row in rows if row[0] == hopper.NAME}
+    assert shared == {name: str(kind.shared_bytes()) for name, kind in hopper.VARIANTS.items()}
+    assert {path.name for path in cuda_compile.HERE.glob("*.cu")} == set(KERNELS)
 
 
 @pytest.mark.parametrize("module", [chunk, hopper])

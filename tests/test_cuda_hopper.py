@@ -187,6 +187,15 @@ def test_a_head_that_a_cut_goes_through_is_whole():
         assert equal(whole, call(case.arguments, count)), count
 
 
+@needs_compiler
+@pytest.mark.parametrize("number", range(4))
+def test_states_on_the_way(number):
+    """At given rows, whether a cut falls before, on or behind them; asking for them costs the outputs nothing but rounding."""
+    case, rows = list(hopper_acceptance.checkpoints("cpu"))[number]
+    found = list(hopper_acceptance.run_checkpoints(case, rows))
+    assert len(found) == 4 and all(row["ok"] for row in found), found
+
+
 def cuts(lengths, heads, clusters):
     """Blocks before which a range ends inside a sequence: heads one after the other, all sequences of a head in a row."""
     blocks = [max(1, -(-n // hopper.C)) for _ in range(heads) for n in lengths]
@@ -238,6 +247,7 @@ def test_other_sizes_and_gates(K, V, gates):
         # of 16, 16, 4, 0 and 0 tokens: an empty one's transition is the identity
         (36, {}, 5, None),
         (90, dict(cu_seqlens=[0, 77]), 3, None),
+        (70, dict(state=False), 3, 4),
     ],
     ids=str,
 )

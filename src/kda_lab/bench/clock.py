@@ -1,10 +1,6 @@
 """Times on a GPU in milliseconds: between events around a call, and of a CUDA graph's replay."""
 
-import math
-
-import torch
-
-WARM_UP = 3
+from kda_lab.cuda import measure
 
 
 def percentiles(samples):
@@ -27,27 +23,5 @@ def percentiles(samples):
 class Clock:
     """CUDA events on torch's current stream. Tests put another object with the same two methods in its place."""
 
-    def call(self, call, repeats):
-        """Milliseconds of each of some calls one after another, host work included where the GPU waits for it -> a list."""
-        for _ in range(WARM_UP):
-            call()
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
-        for start, end in events:
-            start.record()
-            call()
-            end.record()
-        torch.cuda.synchronize()
-        return [start.elapsed_time(end) for start, end in events]
-
-    def graph(self, call, repeats):
-        """Milliseconds of each replay of a call as a CUDA graph, and what the last replay left -> (a list, results).
-
-        call: returns a sequence of tensors, and has run before. Results are nan before the first replay, so that what
-        was not part of the graph stays nan. Raises RuntimeError for a call that cannot be captured.
-        """
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured = call()
-        for x in captured:
-            x.fill_(math.nan)
-        return self.call(graph.replay, repeats), captured
+    call = staticmethod(measure.samples_ms)
+    graph = staticmethod(measure.graph_samples_ms)

@@ -6,27 +6,19 @@ After a first call has compiled and loaded a variant, a call can be captured in 
 source through `on_cpu`: slow, for checks.
 """
 
-import contextlib
 import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 
+from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda import on_cpu
+from kda_lab.cuda.arguments import GATES, TYPES, Rows, rows
 
 SOURCE = "kda_chunk.cu"
 C, SUB = 64, 16
 THREADS = {"kda_prepare": 256, "kda_state": 128, "kda_output": 256}
-TYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
-GATES = {"none": 0, "given": 1, "bounded": 2, "softplus": 3}
-
-
-class Rows(ctypes.Structure):
-    """An argument and its strides in elements; struct Rows of the source."""
-
-    _fields_ = [("at", ctypes.c_void_p), *((name, ctypes.c_longlong) for name in ("batch", "token", "head", "channel"))]
 
 
 class Args(ctypes.Structure):
@@ -111,8 +103,7 @@ def kernels(variant, device):
 
 def _gate_arguments(g, beta, gate, erase):
     """g and beta as the kernel reads them: absent where they do not matter, float64 as fp32."""
-    g, beta = None if gate == "none" else g, beta if erase else None
-    return (x if x is None or x.dtype in TYPES else x.float() for x in (g, beta))
+    return arguments.readable(None if gate == "none" else g), arguments.readable(beta if erase else None)
 
 
 def variant(q, k, v, g=None, beta=None, *, l2norm=False, beta_sigmoid=False, gate="given", erase=True, exact=None, **_):
@@ -130,11 +121,6 @@ def variant(q, k, v, g=None, beta=None, *, l2norm=False, beta_sigmoid=False, gat
         erase,
         v.dtype == torch.float32 if exact is None else exact,
     )
-
-
-def _rows(x):
-    """[B, T, H, D] with any strides, or [B, T, H] read as one value for all channels, or None."""
-    return Rows(x.data_ptr(), *x.stride()[:3], x.stride(3) if x.ndim == 4 else 0) if x is not None else Rows()
 
 
 def kda_chunk_forward(
@@ -172,26 +158,15 @@ def kda_chunk_forward(
         raise ValueError(
             f"the chunk kernel takes K and V from 1 to 128, got K={K} and V={V}; use smaller heads or recurrent_kda"
         )
-    if v.dtype not in TYPES or q.dtype != v.dtype or k.dtype != v.dtype:
-        raise ValueError(
-            f"q, k, v must share float32, float16 or bfloat16, got {q.dtype}, {k.dtype}, {v.dtype}; cast them first"
-        )
-    if v.device.type not in ("cuda", "cpu") or any(
-        x is not None and x.device != v.device for x in (q, k, g, beta, A_log, dt_bias, initial_state, cu_seqlens)
-    ):
-        raise ValueError(
-            f"all tensors must be on one GPU (or all on the CPU), and v is on {v.device}; move the others there"
-        )
+    arguments.check_types(q, k, v)
+    arguments.check_device(v, (q, k, g, beta, A_log, dt_bias, initial_state, cu_seqlens))
     if gate not in GATES:
         raise ValueError(f"gate must be one of {', '.join(GATES)}, got {gate!r}; pass one of them")
     g, beta = _gate_arguments(g, beta, gate, erase)
     kind = variant(q, k, v, g, beta, l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, erase=erase, exact=exact)
     # small or rarely given: made plain instead of described
-    A_log, dt_bias, initial_state = (
-        None if x is None else x.float().contiguous() for x in (A_log, dt_bias, initial_state)
-    )
-    cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
-    N = B if cu_seqlens is None else cu_seqlens.numel() - 1
+    A_log, dt_bias, initial_state = map(arguments.plain, (A_log, dt_bias, initial_state))
+    cu_seqlens, N = arguments.bounds(cu_seqlens), arguments.sequences(v, cu_seqlens)
     slots = (
         B * -(-T // C) if cu_seqlens is None else T // C + N
     )  # with cu_seqlens a bound; kda_chunk.cu says why it holds
@@ -213,33 +188,29 @@ def kda_chunk_forward(
         "S": new(slots, HV, Vp, Kp),
     }
     args = Args(
-        q=_rows(q),
-        k=_rows(k),
-        v=_rows(v),
-        o=_rows(o),
-        g=_rows(g),
-        beta=_rows(beta),
+        q=rows(q),
+        k=rows(k),
+        v=rows(v),
+        o=rows(o),
+        g=rows(g),
+        beta=rows(beta),
+        dt_bias=arguments.bias_rows(dt_bias, HV, g is not None and g.ndim == 4),
         sequences=N,
         tokens=T,
         heads=HV,
         group=HV // H,
-        scale=K**-0.5 if scale is None else scale,
-        lower_bound=lower_bound or 0.0,
+        **arguments.numbers(scale, lower_bound, K),
     )
     if A_log is not None:
         args.A_log = Rows(A_log.data_ptr(), 0, 0, 1, 0)
-    if dt_bias is not None:  # [HV, K], head-major [HV K], or [HV] for one gate a head
-        args.dt_bias = Rows(dt_bias.data_ptr(), 0, 0, dt_bias.numel() // HV, 1 if g.ndim == 4 else 0)
-    for name, x in dict(work, initial_state=initial_state, final_state=final_state, cu_seqlens=cu_seqlens).items():
-        setattr(args, name, None if x is None else x.data_ptr())
+    arguments.point(args, **work, initial_state=initial_state, final_state=final_state, cu_seqlens=cu_seqlens)
 
     blocks = {
         "kda_prepare": slots * HV if T else 0,
         "kda_state": N * HV * Vp // SUB,
         "kda_output": slots * HV if T else 0,
     }
-    with torch.cuda.device(v.device) if v.is_cuda else contextlib.nullcontext():
-        stream = cuda_compile.current_stream(v.device) if v.is_cuda else None
+    with arguments.stream(v) as stream:
         for name, kernel in kernels(kind, v.device.index).items():
             if blocks[name]:
                 kernel.launch(blocks[name], THREADS[name], args, stream)

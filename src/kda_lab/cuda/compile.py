@@ -192,18 +192,17 @@ class Kernel:
 
 
 def main():
-    from kda_lab.cuda import chunk, decode
+    from kda_lab.cuda import chunk, decode, hopper, segments, trial
 
-    print(f"{'kernel':14}{'variant':40}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
-    for name, variant in chunk.VARIANTS.items():
-        shared = variant.shared_bytes()
-        for kernel, r in sorted(resources(build(chunk.SOURCE, variant.constants())).items()):
-            print(
-                f"{kernel:14}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{shared[kernel]:10}"
-            )
-    for name, variant in decode.VARIANTS.items():
-        r = resources(build(decode.SOURCE, variant.constants()))["kda_decode"]
-        print(f"{'kda_decode':14}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{variant.shared_bytes:10}")
+    modules = chunk, decode, hopper, segments
+    variants = [(module.SOURCE, name, variant) for module in modules for name, variant in module.VARIANTS.items()]
+    builds = trial.build_all([(source, variant.constants()) for source, _, variant in variants])
+    print(f"{'kernel':18}{'variant':40}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
+    for (_, name, variant), built in zip(variants, builds):
+        shared = variant.shared_bytes() if callable(variant.shared_bytes) else variant.shared_bytes
+        for kernel, r in sorted(resources(built).items()):
+            size = shared[kernel] if isinstance(shared, dict) else shared
+            print(f"{kernel:18}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{size:10}")
 
 
 if __name__ == "__main__":

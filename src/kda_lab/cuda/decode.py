@@ -5,16 +5,15 @@ the GPU, so slots are not looked at: they must lie in their pools. After a first
 call can be captured in a CUDA graph. CPU tensors run the same source through `on_cpu`: slow, for checks.
 """
 
-import contextlib
 import ctypes
 import functools
 from typing import NamedTuple
 
 import torch
 
+from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda import on_cpu
-from kda_lab.cuda.chunk import GATES, TYPES, Rows
+from kda_lab.cuda.arguments import GATES, TYPES, Rows, rows
 
 SOURCE = "kda_decode.cu"
 LANES = 8
@@ -201,11 +200,6 @@ def decode_core(
     return _launch(kind, q, k, v, *gates, state, state_slots, num_accepted, {}, numbers)
 
 
-def _rows(x):
-    """[R, T, heads, D] with any strides, or [R, T, heads] read as one value for all channels, or None."""
-    return Rows(x.data_ptr(), *x.stride()[:3], x.stride(3) if x.ndim == 4 else 0) if x is not None else Rows()
-
-
 def _shapes(**expected):
     """Raise ValueError unless every array that is there has its shape, or one of its shapes."""
     for name, (x, *shapes) in expected.items():
@@ -224,10 +218,7 @@ def _check(q, k, v, state, indices, others):
     _shapes(q=(q, (R, T, H, K)), k=(k, (R, T, H, K)), v=(v, (R, T, HV, V)))
     if HV % H:
         raise ValueError(f"HV must be a multiple of H, got {HV} value heads and {H} key heads; repeat the keys")
-    if v.dtype not in TYPES or q.dtype != v.dtype or k.dtype != v.dtype:
-        raise ValueError(
-            f"q, k, v must share float32, float16 or bfloat16, got {q.dtype}, {k.dtype}, {v.dtype}; cast them first"
-        )
+    arguments.check_types(q, k, v)
     if state.dtype != torch.float32 or not state[:1].is_contiguous() or state.stride(0) % 4 or state.data_ptr() % 16:
         raise ValueError(
             f"state must be float32 with contiguous slots at multiples of 16 bytes, got {state.dtype} with strides"
@@ -238,9 +229,7 @@ def _check(q, k, v, state, indices, others):
             f"slots and num_accepted must be contiguous int32, got {[x.dtype for x in indices if x is not None]}; convert once,"
             " before the graph is captured"
         )
-    tensors = [x for x in (q, k, state, *indices, *others) if x is not None]
-    if v.device.type not in ("cuda", "cpu") or any(x.device != v.device for x in tensors):
-        raise ValueError(f"all tensors must be on one GPU (or all on the CPU), and v is on {v.device}; move the others there")
+    arguments.check_device(v, (q, k, state, *indices, *others))
 
 
 def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_slots, num_accepted, arrays, numbers):
@@ -257,27 +246,23 @@ def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_sl
         form = "none" if g is None else "given"
     else:
         form = "softplus" if numbers["lower_bound"] is None else "bounded"
-    g, beta = (x if x is None or x.dtype in TYPES else x.float() for x in (g, beta))
-    A_log, dt_bias = (None if x is None else x.float().contiguous() for x in (A_log, dt_bias))
+    g, beta = map(arguments.readable, (g, beta))
+    A_log, dt_bias = map(arguments.plain, (A_log, dt_bias))
     gates = torch.float32 if g is None else g.dtype
     variant = Variant(K, V, T, HV // H, inputs=v.dtype, gates=gates, betas=beta.dtype, gate=form, **kind)
     y = torch.empty((R, T, HV, V), dtype=v.dtype, device=v.device)
     numbers.update(
-        scale=K**-0.5 if numbers["scale"] is None else numbers["scale"], lower_bound=numbers["lower_bound"] or 0.0,
+        arguments.numbers(numbers["scale"], numbers["lower_bound"], K),
         state_stride=state.stride(0), slot_columns=columns, heads=HV, requests=R,
         # as many blocks as there are multiprocessors: it gains one per cent with one token, and loses with drafts (H200)
         ahead=multiprocessors(v.device.index) if T == 1 else 0,
     )
     described = dict(q=q, k=k, v=v, output_gate=output_gate, y=y, g=g, beta=beta)
-    args = Args(**{name: _rows(x) for name, x in described.items()}, **numbers)
-    if dt_bias is not None:  # [HV, K], head-major [HV K], or [HV] for one gate a head
-        args.dt_bias = Rows(dt_bias.data_ptr(), 0, 0, dt_bias.numel() // HV, 1 if g.ndim == 4 else 0)
-    pointers = dict(arrays, A_log=A_log, states=state, state_slots=state_slots, accepted=num_accepted)
-    for name, x in pointers.items():
-        setattr(args, name, None if x is None else x.data_ptr())
+    args = Args(**{name: rows(x) for name, x in described.items()}, **numbers)
+    args.dt_bias = arguments.bias_rows(dt_bias, HV, g is not None and g.ndim == 4)
+    arguments.point(args, **arrays, A_log=A_log, states=state, state_slots=state_slots, accepted=num_accepted)
     blocks = R * (H if variant.width > 1 else HV)
     if blocks:
-        with torch.cuda.device(v.device) if v.is_cuda else contextlib.nullcontext():
-            stream = cuda_compile.current_stream(v.device) if v.is_cuda else None
+        with arguments.stream(v) as stream:
             kernel(variant, v.device.index).launch(blocks, variant.threads, args, stream)
     return y

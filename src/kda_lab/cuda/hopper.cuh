@@ -6,6 +6,7 @@
 #define ON_DEVICE static __device__ __forceinline__
 
 ON_DEVICE int thread_index() { return threadIdx.x; }
+ON_DEVICE int lane_number() { int x; asm volatile("mov.u32 %0, %%laneid;" : "=r"(x)); return x; }
 ON_DEVICE int block_number() { return blockIdx.x; }
 ON_DEVICE unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
@@ -18,6 +19,12 @@ ON_DEVICE unsigned pack(float low, float high) {
     unsigned x;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
     return x;
+}
+// products of two pairs, each rounded once
+ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) {
+    unsigned z;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+    return z;
 }
 ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
@@ -69,6 +76,11 @@ template <int bytes> ON_DEVICE unsigned fetch_bits(const void* p) {
     return y;
 }
 
+// asks for memory that will be read soon, as far as the L2 cache; a multiple of 16 bytes
+ON_DEVICE void prefetch(const void* p, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"((unsigned long long)p & ~15ull), "r"(bytes) : "memory");
+}
+
 // a word of global memory by which thread blocks tell each other that what they wrote before can be read
 // what this thread wrote before becomes visible to other thread blocks
 ON_DEVICE void publish() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
@@ -113,15 +125,6 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
-// c [16, 8] += a [16, 8] b [8, 8] in tf32: of each factor 10 bits after the point, the rest is cut off. a at (g, t), (g + 8, t),
-// (g, t + 4), (g + 8, t + 4); b at rows t and t + 4 of column g
-ON_DEVICE void multiply_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])),
-          "r"(__float_as_uint(a[2])), "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
-}
-// the part of x that tf32 keeps
-ON_DEVICE float kept_by_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
 ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 
 // ---- barriers ----
@@ -152,6 +155,8 @@ ON_DEVICE bool has_ended(unsigned b, unsigned parity) {
         : "=r"(done) : "r"(b), "r"(parity) : "memory");
     return done;
 }
+// one instruction asks for all lanes of a warp, and gets one answer
+ON_DEVICE bool same_in_all_lanes(bool answer) { return answer; }
 // what this thread wrote to shared memory becomes visible to the tensor cores and the copy engine
 ON_DEVICE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -1,10 +1,11 @@
 """Launch the Hopper kernel: tensors in, (o, final state) out, on torch's current stream, in one kernel.
 
-kda_chunk_hopper.cu takes 16 tokens a step; benchmarks/NOTES.md has its times.
+kda_chunk_hopper.cu takes 16 tokens a step; benchmarks/NOTES.md has its times. A long sequence of few heads is two launches, and
+the scan of `segments` between them.
 
 Arguments are those of `kda_lab.ops`, which validates them. `unsupported` says in a sentence what this kernel leaves to
-`chunk.kda_chunk_forward`. Nothing here waits for the GPU, and a call can be captured in a CUDA graph once its variant has
-been compiled. CPU tensors run the same source through `on_cpu`: slow, for checks.
+`chunk.kda_chunk_forward`. Nothing here waits for the GPU but segments of a new length, and a call can be captured in a CUDA
+graph once its variant has been compiled. CPU tensors run the same source through `on_cpu`: slow, for checks.
 """
 
 import ctypes
@@ -14,8 +15,10 @@ from typing import NamedTuple
 
 import torch
 
+from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda import on_cpu
+from kda_lab.cuda.segments import best_segments, cut, cut_whole, entries
+from kda_lab.cuda.tensor_maps import MAP_BYTES, misfit, tensor_map
 
 C = 16
 BOUNDS = 128  # of sequences that the kernel keeps in shared memory
@@ -23,7 +26,6 @@ GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
 SHARED_LIMIT = 227 * 1024
-MAP_BYTES = 128
 
 
 def whole_lines(size):
@@ -35,12 +37,14 @@ class Args(ctypes.Structure):
     """struct Args of hopper_work.cuh, field by field."""
 
     _fields_ = [
-        *((name, ctypes.c_ubyte * MAP_BYTES) for name in ("q", "k", "g", "v", "o")),
+        ("maps", ctypes.c_ubyte * (5 * MAP_BYTES)),  # of q, k, g, v, o
         ("beta", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("beta_batch", "beta_token", "beta_head")),
         *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed_exit")),
         *((name, ctypes.c_void_p) for name in ("passed", "cu_seqlens", "out")),
-        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group", "increments", "clusters")),
+        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group", "increments", "starts", "clusters")),
+        *((name, ctypes.c_void_p) for name in ("checkpoints", "checkpoint_states")),
+        ("checkpoint_count", ctypes.c_longlong),
         ("scale", ctypes.c_float),
         ("lower_bound", ctypes.c_float),
     ]
@@ -48,17 +52,6 @@ class Args(ctypes.Structure):
 
 # the source aligns its arguments to 64 bytes
 ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
-
-
-class Map(ctypes.Structure):
-    """What on_cpu/hopper.cuh reads in place of the driver's tensor map."""
-
-    _fields_ = [
-        ("data", ctypes.c_void_p),
-        *((name, ctypes.c_longlong) for name in ("bytes", "width", "rows", "slices")),
-        ("size", ctypes.c_longlong * 5),
-        ("stride", ctypes.c_longlong * 4),
-    ]
 
 
 class Variant(NamedTuple):
@@ -72,6 +65,7 @@ class Variant(NamedTuple):
     unbounded: bool = False
     l2norm: bool = True
     beta_sigmoid: bool = True
+    checkpoints: bool = False
     warps: int = 0
 
     def ctas(self):
@@ -111,6 +105,7 @@ class Variant(NamedTuple):
             ("UNBOUNDED", int(self.unbounded)),
             ("L2NORM", int(self.l2norm)),
             ("BETA_SIGMOID", int(self.beta_sigmoid)),
+            ("CHECKPOINTS", int(self.checkpoints)),
             ("CTAS", self.ctas()),
             ("SLOTS", self.slots(self.prepare_warps())),
             ("PREPARE_WARPS", self.prepare_warps()),
@@ -128,6 +123,7 @@ VARIANTS = {
     "raw bounded fp32 gate": Variant(gates=torch.float32),
     "K=64 V=64": Variant(key=64, value=64),
     "K=64 V=128": Variant(key=64),
+    "raw bounded gate, checkpoints": Variant(checkpoints=True),
     "K=128 V=64, given gate": Variant(value=64, gate="given", gates=torch.float32, unbounded=True),
 }
 THREADS = 512
@@ -142,16 +138,6 @@ def kernel(variant, device):
     if device is None:
         return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
     return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes())
-
-
-def misfit(name, x):
-    """Why the copy engine cannot read a [B, T, H, D] tensor, as a sentence, or None."""
-    if x.stride(3) != 1 and x.shape[3] > 1:
-        return f"the copy engine reads dense channels, and those of {name} have stride {x.stride(3)}"
-    strides = [s * x.itemsize for s, n in zip(x.stride()[:3], x.shape[:3]) if n > 1]
-    if x.data_ptr() % 16 or any(s % 16 or not 0 < s < 2**40 for s in strides):
-        return f"the copy engine reads rows that start at multiples of 16 bytes, and those of {name} do not"
-    return None
 
 
 def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=None, dt_bias=None, **_):
@@ -172,40 +158,9 @@ def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=N
         return f"the Hopper kernel takes a dt_bias for each head and channel, got {tuple(dt_bias.shape)}"
     if v.is_cuda and torch.cuda.get_device_capability(v.device)[0] != 9:
         return "the Hopper kernel needs a GPU of compute capability 9.0"
-    g = g if g.dtype in TYPES else g.float()
-    return next((m for m in map(misfit, ("q", "k", "v", "g"), (q, k, v, g)) if m), None)
-
-
-def tensor_map(x, slices):
-    """How the copy engine sees [B, T, H, D]: 128 bytes. Boxes of 16 tokens x `slices` x 128 bytes of channels, swizzled."""
-    B, T, H, D = x.shape
-    width = 128 // x.itemsize
-    # a stride along an extent of one is never used, and may be anything in torch
-    batch, token, head = (s * x.itemsize if n > 1 else D * x.itemsize for s, n in zip(x.stride()[:3], (B, T, H)))
-    size, stride = (width, T, D // width, H, B), (token, 128, head, batch)
-    if not x.is_cuda:
-        plain = Map(x.data_ptr(), x.itemsize, width, C, slices, size, stride)
-        return bytes(plain).ljust(MAP_BYTES, b"\0")
-    from cuda.bindings import driver
-
-    encoded = cuda_compile.check(
-        driver.cuTensorMapEncodeTiled(
-            driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
-            if x.dtype == torch.bfloat16
-            else driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-            5,
-            x.data_ptr(),
-            [driver.cuuint64_t(n) for n in size],
-            [driver.cuuint64_t(n) for n in stride],
-            [driver.cuuint32_t(n) for n in (width, C, slices, 1, 1)],
-            [driver.cuuint32_t(1)] * 5,
-            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    )
-    return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+    # g in another type is copied, and the copy is dense
+    seen = dict(q=q, k=k, v=v) | (dict(g=g) if g.dtype in TYPES else {})
+    return next((reason for name, x in seen.items() if (reason := misfit(name, x))), None)
 
 
 @functools.cache
@@ -214,11 +169,13 @@ def multiprocessors(device):
     return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, warps=0, **_):
+def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, warps=0, **_):
     """What a call compiles."""
     unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
-    g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
-    return Variant(k.shape[-1], v.shape[-1], g.dtype, beta.dtype, gate, unbounded, l2norm, beta_sigmoid, warps)
+    gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (g, beta))
+    return Variant(
+        k.shape[-1], v.shape[-1], gates, betas, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, warps
+    )
 
 
 def launch(
@@ -238,68 +195,44 @@ def launch(
     lower_bound,
     A_log,
     dt_bias,
+    checkpoints=None,
+    checkpoint_states=None,
     transitions=0,
 ):
     """One launch of a compiled variant on N sequences; o, initial_state, final_state may be None.
 
+    initial_state: of the first sequences, as many as it holds; the others begin at zero.
     transitions: final_state has room for so many more, which become the transitions of all sequences but the first.
     """
     (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
+    sequences, ctas, device = N + transitions, kind.ctas(), v.device.index
+    clusters = min(sequences * HV, multiprocessors(device) // ctas)
+    seen = ((q, 1), (k, 1), (g, K * g.itemsize // 128), (v, 1), (v if o is None else o, 1))
     # the sources align their arguments to 64 bytes
     memory = ctypes.create_string_buffer(ARGS_BYTES + 64)
     args = Args.from_buffer(memory, -ctypes.addressof(memory) % 64)
-    seen = (("q", q, 1), ("k", k, 1), ("g", g, K * g.itemsize // 128), ("v", v, 1), ("o", v if o is None else o, 1))
-    for name, x, slices in seen:
-        setattr(args, name, (ctypes.c_ubyte * MAP_BYTES).from_buffer_copy(tensor_map(x, slices)))
+    ctypes.memmove(ctypes.addressof(args), b"".join(tensor_map(*x) for x in seen), 5 * MAP_BYTES)
     args.beta_batch, args.beta_token, args.beta_head = beta.stride()
-    args.sequences, args.increments = N + transitions, N
+    args.sequences, args.increments, args.clusters = sequences, N, clusters
+    args.starts = 0 if initial_state is None else len(initial_state)
     args.tokens, args.heads, args.group = T, HV, HV // H
-    args.scale, args.lower_bound = K**-0.5 if scale is None else scale, lower_bound or 0.0
-    heads = args.sequences * HV
-    args.clusters = min(heads, multiprocessors(v.device.index if v.is_cuda else None) // kind.ctas())
-    states = dict(initial_state=initial_state, final_state=final_state)
-    if heads > args.clusters or cu_seqlens is not None and args.sequences > 1:
-        # ranges of equal length may cut heads: their states pass through memory
-        states |= dict(passed_state=torch.empty((args.clusters, V, K), device=v.device))
-        states |= dict(passed_exit=torch.empty((args.clusters, kind.ctas(), K), device=v.device))
-        states |= dict(passed=torch.zeros((args.clusters, kind.ctas()), dtype=torch.int32, device=v.device))
-    for name, x in dict(states, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o).items():
-        setattr(args, name, None if x is None else x.data_ptr())
-    if not v.is_cuda:
-        kernel(kind, None).launch(args.clusters, kind.ctas() * THREADS, args)
-        return
-    with torch.cuda.device(v.device):
-        stream = cuda_compile.current_stream(v.device)
-        kernel(kind, v.device.index).launch(args.clusters * kind.ctas(), THREADS, args, stream)
-
-
-def cut(cu_seqlens, segments):
-    """Bounds of the segments of a sequence, whole blocks of tokens but the last: [2] -> [segments + 1].
-
-    >>> cut(torch.tensor([0, 100]), 3).tolist(), cut(torch.tensor([5, 25]), 3).tolist()
-    ([0, 48, 96, 100], [5, 21, 25, 25])
-    """
-    start, end = cu_seqlens[:1], cu_seqlens[1:]
-    size = (end - start + C * segments - 1) // (C * segments) * C
-    return torch.minimum(start + torch.arange(segments + 1, device=cu_seqlens.device) * size, end)
-
-
-def best_segments(blocks, heads, clusters):
-    """In how many segments few heads of a long sequence are done soonest: an estimate in blocks of one cluster.
-
-    Whole, a head takes its blocks. In n segments a first launch does 2n - 3 of them a head (states without outputs, and
-    transitions), a second one n; launches and the scan between them cost about as much as 150 blocks.
-
-    >>> best_segments(4096, 8, 66), best_segments(512, 8, 66), best_segments(512, 32, 66), best_segments(64, 8, 66)
-    (8, 6, 1, 1)
-    """
-
-    def cost(n):
-        size = -(-blocks // n)
-        first, second = (max(size, -(-heads * count * size // clusters)) for count in (2 * n - 3, n))
-        return first + second + 150 + 8 * n if n > 1 else blocks
-
-    return min((1, *range(3, 17)), key=cost)
+    for name, x in arguments.numbers(scale, lower_bound, K).items():
+        setattr(args, name, x)
+    arguments.point(args, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o)
+    arguments.point(args, initial_state=initial_state, final_state=final_state)
+    arguments.point(args, checkpoints=checkpoints, checkpoint_states=checkpoint_states)
+    args.checkpoint_count = 0 if checkpoints is None else checkpoints.numel()
+    if sequences * HV > clusters or cu_seqlens is not None and sequences > 1:
+        # ranges of equal length may cut heads: their states pass through memory, and flags that are 0 before
+        state, exit = clusters * V * K, clusters * ctas * K
+        passed = torch.empty(state + exit + clusters * ctas, device=v.device)
+        passed[state + exit :].zero_()
+        at = passed.data_ptr()
+        args.passed_state, args.passed_exit, args.passed = at, at + 4 * state, at + 4 * (state + exit)
+    with arguments.stream(v) as stream:
+        # a thread block of on_cpu is a whole cluster
+        blocks, threads = (clusters * ctas, THREADS) if v.is_cuda else (clusters, ctas * THREADS)
+        kernel(kind, device).launch(blocks, threads, args, stream)
 
 
 def kda_hopper_forward(
@@ -319,36 +252,40 @@ def kda_hopper_forward(
     dt_bias=None,
     lower_bound=None,
     gate="given",
+    checkpoints=None,
     warps=0,
     segments=None,
     **_,
 ):
     """The chunk form on a Hopper GPU -> o [B, T, HV, V] in bf16, final state [N, HV, V, K] in fp32 or None.
 
+    With checkpoints also their states [n, HV, V, K] in fp32.
+
     q, k: [B, T, H, K]   v: [B, T, HV, V]   g: [B, T, HV, K]   beta: [B, T, HV]; q, k, v bf16, K and V 64 or 128.
     gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
+    checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple of 16 tokens
+    behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end. Not looked at: that
+    would wait for the GPU.
     warps: of `Variant`, for measurements.
     segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
-    increments and transitions, a scan of these their initial states, a second launch the outputs. None: `best_segments`.
+    increments and transitions, `entries` their initial states, a second launch the outputs. None: `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
     """
     if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
         raise ValueError(f"{reason}; use kda_chunk_forward")
     (B, T, _, K), (HV, V) = k.shape, v.shape[2:]
-    N = B if cu_seqlens is None else cu_seqlens.numel() - 1
-    device = v.device.index if v.is_cuda else None
+    N, device = arguments.sequences(v, cu_seqlens), v.device.index
     if segments is None:
-        alone = N == 1 and V >= K and device is not None
+        alone = N == 1 and V >= K and device is not None and checkpoints is None
         segments = best_segments(-(-T // C), HV, multiprocessors(device) // (V // 64)) if alone else 1
-    if segments > 1 and (N > 1 or V < K or segments == 2):
+    if segments > 1 and (N > 1 or V < K or segments == 2 or checkpoints is not None):
         raise ValueError(
             f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for {N} sequences, K={K}, V={V}"
+            + ("" if checkpoints is None else ", and with checkpoints; leave out one of both")
         )
-    g, beta = (x if x.dtype in TYPES else x.float() for x in (g, beta))
-    A_log, dt_bias, initial_state = (
-        None if x is None else x.float().contiguous() for x in (A_log, dt_bias, initial_state)
-    )
-    cu_seqlens = None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
+    g, beta = (arguments.readable(x, TYPES) for x in (g, beta))
+    A_log, dt_bias, initial_state = map(arguments.plain, (A_log, dt_bias, initial_state))
+    cu_seqlens, checkpoints = arguments.bounds(cu_seqlens), arguments.bounds(checkpoints)
     # rows at and after cu_seqlens[-1] belong to no sequence and are zero; kda_chunk_hopper.cu sees to that itself
     o = torch.empty((B, T, HV, V), dtype=v.dtype, device=v.device)
 
@@ -357,27 +294,27 @@ def kda_hopper_forward(
 
     if not T:
         S = initial_state.clone() if initial_state is not None else torch.zeros(N, HV, V, K, device=v.device)
-        return o, S if output_final_state else None
+        kept = () if checkpoints is None else (states(checkpoints.numel()),)
+        return o, S if output_final_state else None, *kept
 
     def run(N, *, transitions=0, **where):
-        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound, warps=warps)
+        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound)
+        options |= dict(checkpoints=checkpoints, warps=warps)
         kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
         launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
 
     if segments == 1:
         final_state = states(N) if output_final_state else None
-        run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state)
-        return o, final_state
-    bounds = cut(torch.arange(0, T + 1, T, device=v.device) if cu_seqlens is None else cu_seqlens, segments)
+        kept = {} if checkpoints is None else dict(checkpoints=checkpoints, checkpoint_states=states(checkpoints.numel()))
+        run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state, **kept)
+        return o, final_state, *list(kept.values())[1:]
+    bounds = cut_whole(T, segments, v.device) if cu_seqlens is None else cut(cu_seqlens, segments)
     # the first segment begins with the initial state, so it needs no transition, and the last one needs neither
-    starts = None if initial_state is None else torch.cat([initial_state, torch.zeros_like(states(segments - 2))])
     ends = states(2 * segments - 3)
-    run(segments - 1, o=None, cu_seqlens=bounds, initial_state=starts, final_state=ends, transitions=segments - 2)
-    increments, transitions = ends[: segments - 1], ends[segments - 1 :, :, :K]
-    entries = [torch.zeros_like(ends[0]) if initial_state is None else initial_state[0], increments[0]]
-    for increment, transition in zip(increments[1:], transitions):
-        entries.append(torch.baddbmm(increment, entries[-1], transition))
+    run(segments - 1, o=None, cu_seqlens=bounds, initial_state=initial_state, final_state=ends, transitions=segments - 2)
+    begins = entries(ends, None if initial_state is None else initial_state[0], segments)
     final = states(segments) if output_final_state else None
-    run(segments, o=o, cu_seqlens=bounds, initial_state=torch.stack(entries), final_state=final)
+    run(segments, o=o, cu_seqlens=bounds, initial_state=begins, final_state=final)
+    # a view would keep the states of all segments
     return o, final[-1:].clone() if output_final_state else None

@@ -97,6 +97,50 @@ def ways(k, v, cu_seqlens=None, segments=3):
     return [dict(segments=n) for n in ((1, segments) if sequences == 1 and v.shape[-1] >= k.shape[-1] else (1,))]
 
 
+def on_the_way(arguments, rows):
+    """The states before some rows of [B T] by the token loop, each from the start of its sequence -> [n, HV, V, K].
+
+    rows: as checkpoints of `hopper.kda_hopper_forward`.
+    """
+    a = arguments
+    (B, T), bounds = a["v"].shape[:2], a["cu_seqlens"]
+    ends = [T * b for b in range(B + 1)] if bounds is None else bounds.tolist()
+    found = []
+    for row in rows:
+        n = max(n for n in range(len(ends) - 1) if ends[n] < row <= ends[n + 1])
+        b, start, stop = (n, 0, row - ends[n]) if bounds is None else (0, ends[n], row)
+        part = a | {name: a[name][b : b + 1, start:stop] for name in ("q", "k", "v", "g", "beta")} | {"cu_seqlens": None}
+        part["initial_state"] = None if a["initial_state"] is None else a["initial_state"][n : n + 1]
+        found.append(acceptance.oracle(**part)[1])
+    return torch.cat(found)
+
+
+def checkpoints(device):
+    """Cases with rows whose states are wanted: inside, at ends, several in a sequence, none in some."""
+
+    def case(*args, **options):
+        return acceptance.make(*args, device=device, **options)
+
+    yield case("checkpoints", "weak", 150, H=3), [16, 48, 144]
+    yield case("checkpoints, B=2, at ends", "long", 96, B=2, H=2), [32, 96, 112, 192]
+    yield case("checkpoints, varlen", "weak", 200, H=3, cu_seqlens=[0, 0, 70, 70, 103, 180]), [16, 64, 86, 103, 151, 167]
+    yield case("checkpoints, V=64", "strong", 150, H=3, V=64), [128]
+
+
+def run_checkpoints(case, rows):
+    """One case -> a row for each number of multiprocessors. What is asked for on the way changes neither cuts nor bits of them."""
+    a, at = case.arguments, torch.tensor(rows, device=case.arguments["v"].device)
+    expected = (*acceptance.oracle(**a), on_the_way(a, rows))
+    found = []
+    for count in (None, *FEW):
+        with multiprocessors(count):
+            found.append(trial.twice(lambda: hopper.kda_hopper_forward(**a, checkpoints=at)))
+    for count, (one, two) in zip((None, *FEW), found):
+        same = all(trial.same_bits(x, y) for x, y in zip((*one, *two), (*found[0][0], *found[0][0])))
+        errors = {name: relative_error(x, y) for name, x, y in zip(("o", "state", "on the way"), one, expected)}
+        yield trial.judge(case.name, errors, dict.fromkeys(errors, BOUND), same) | {"segments": 1, "count": count, "inputs kept": True}
+
+
 def run(case, oracle_on=None):
     """One case -> a row for each way of computing it. Rows of nobody hold nan.   oracle_on: a device, if not theirs."""
     a = case.arguments
@@ -185,6 +229,10 @@ def main():
         print(f"{len(result['resources'])} variants compiled for {result['arch']}", flush=True)
     # on the CPU for the small cases: compute-sanitizer then watches our kernels only
     result["cases"] = trial.try_all(todo, lambda case: run(case, "cpu" if small else None))
+    if not (options.time or small):
+        rows = {case.name: (case, at) for case, at in checkpoints("cuda")}
+        wanted = [case for case, _ in rows.values()]
+        result["cases"] += trial.try_all(wanted, lambda case: list(run_checkpoints(case, rows[case.name][1])))
     result["timing"] = [
         timing(shape, gates, dict(segments=n))
         for shape in timed

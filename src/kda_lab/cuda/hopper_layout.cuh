@@ -12,7 +12,7 @@ constexpr int GATES = KEYS * int(sizeof(GATE_IN)) / 2;
 // warps: four hold the state, the next ones prepare, the last four move tokens in and out. What a thread of each kind needs of
 // the 512 registers that four threads have: the state's hold S, S again as a left factor, X and a vector of channels
 constexpr int THREADS = 512, STATE_WARPS = 4, LOADERS = 12, STORER = LOADERS + 2;
-constexpr int STATE_REGISTERS = UNBOUNDED ? 200 : 184, PREPARE_REGISTERS = 136;
+constexpr int STATE_REGISTERS = CHECKPOINTS ? 208 : 200, PREPARE_REGISTERS = 136;
 constexpr int MOVE_REGISTERS = 512 - STATE_REGISTERS - 2 * PREPARE_REGISTERS;
 static_assert(KEY == 64 || KEY == 128, "a tile is 64 wide");
 static_assert(CTAS == 1 || CTAS == 2, "VALUE is 64 times that");

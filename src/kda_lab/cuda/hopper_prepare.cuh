@@ -17,6 +17,7 @@ ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1
 
 struct Gate {              // log2 decay = scale * f(slope x + shift)
     float slope, scale;
+    __device__ Gate() {}
     __device__ Gate(const float* A_log, float lower_bound, int head) {
         const float rate = rate_of(A_log, head);
         slope = GATE == BOUNDED ? -rate * LOG2_E : LOG2_E;
@@ -40,6 +41,7 @@ struct Gate {              // log2 decay = scale * f(slope x + shift)
 // [KEY] in a warp's scratch: what raw gates are shifted by, slope times bias
 struct Shifts {
     unsigned at;           // of channel lane / 4
+    __device__ Shifts() {}
     __device__ Shifts(const float* dt_bias, const Gate& gate, int head, unsigned scratch, int lane)
         : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
         if (GATE == GIVEN) return;
@@ -104,24 +106,20 @@ ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
     return r;
 }
 
-// Rows of the sums that make exponents out of gates, as left factors in tf32. With tokens counted from 0, token 7 is the middle:
+// Rows of the sums that make exponents out of gates, as left factors. With tokens counted from 0, token 7 is the middle:
 // row i > 7 adds tokens 8..i; row i < 7 takes tokens i+1..7 back; row 7, whose exponent is 0, adds tokens 0..7 for the entry
 struct Sums {
-    float rows[4];         // 0..7 for tokens 0..7, 8..15 for tokens 8..15: of each product one half counts
+    unsigned rows[4];      // 0..7 for tokens 0..7, 8..15 for tokens 8..15: of each product one half counts. Twice, for both pieces
     __device__ explicit Sums(int lane) {
-        const int g = lane / 4;
-        #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int j = 2 * (lane % 4) + e;
-            rows[2 * e] = g == 7 ? 1 : j > g ? -1 : 0;
-            rows[2 * e + 1] = j <= g ? 1 : 0;
-        }
+        const int g = lane / 4, j = 2 * (lane % 4);
+        rows[0] = rows[2] = g == 7 ? pack(1, 1) : pack(j > g ? -1 : 0, j + 1 > g ? -1 : 0);
+        rows[1] = rows[3] = pack(j <= g ? 1 : 0, j + 1 <= g ? 1 : 0);
     }
 };
 
 // [middle-units] the exponents of a slice in base 2: d[u][h] of token 8h + g, channels 8u + 2t and + 1, and in the lanes of
 // tokens 7 and 15 the sums of both halves
-// [gate-sums] sums are products with 0 and 1, gates in two pieces for tf32
+// [gate-sums] sums are products with 0 and 1, gates in two pieces of bf16: at most 2^-16 of a gate is lost, the same in every sum
 struct Exponents { Two d[2][2], entry[2]; };
 ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, int lane) {
     Exponents x;
@@ -130,10 +128,9 @@ ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, 
         #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const float a = gate(r.gate(u, h, 0), r.by[u]), b = gate(r.gate(u, h, 1), r.by[u]);
-            const float top_a = kept_by_tf32(a), top_b = kept_by_tf32(b);
-            float d[4] = {0, 0, 0, 0};
-            multiply_tf32(d, sums.rows, top_a, top_b);
-            multiply_tf32(d, sums.rows, a - top_a, b - top_b);
+            const unsigned top = pack(a, b), rest = pack(a - low(top), b - high(top));
+            float d[4];
+            multiply_first(d, sums.rows, top, rest);
             x.d[u][h] = {d[2 * h], d[2 * h + 1]};
         }
         x.entry[u] = x.d[u][0];
@@ -152,15 +149,14 @@ ON_DEVICE Two exp2_of_minus(Two x) { return {exp2_of_minus(x.x), exp2_of_minus(x
 // [/middle-units]
 
 // scores and norms of a block: halves of columns; rows as mma.sync leaves them
-struct Scores { float A[2][4] = {}, M[2][4] = {}, kk[2] = {}, qq[2] = {}; };    // kk, qq: this lane's part, by halves of tokens
+struct Scores { float A[2][4] = {}, M[2][4] = {}, qq[2] = {}; };    // qq: this lane's part of |q|^2, by halves of tokens
 
-// [l2-norm] squares of a slice: a lane sees a quarter of the channels
+// [l2-norm] squares of the queries of a slice: a lane sees a quarter of the channels. Those of the keys are the diagonal of A: there
+// the decays of read and write key cancel
 ON_DEVICE void add_norms(Scores& x, const Raw& r) {
     #pragma unroll
-    for (int i = 0; i < 4 * L2NORM; ++i) {
-        x.kk[i % 2] = fmaf(low(r.k[i]), low(r.k[i]), fmaf(high(r.k[i]), high(r.k[i]), x.kk[i % 2]));
+    for (int i = 0; i < 4 * L2NORM; ++i)
         x.qq[i % 2] = fmaf(low(r.q[i]), low(r.q[i]), fmaf(high(r.q[i]), high(r.q[i]), x.qq[i % 2]));
-    }
 }
 // [/l2-norm]
 
@@ -183,7 +179,9 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
             #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const Two d = e[j].d[i / 2][i % 2], y = exp2_unit(d);
-                k[j][i] = decayed(r[j].k[i], y), q[j][i] = decayed(r[j].q[i], y);
+                // read keys and queries by a rounded decay: one instruction in place of five, for one rounding more
+                const unsigned by = pack(y.x, y.y);
+                k[j][i] = multiply_pairs(r[j].k[i], by), q[j][i] = multiply_pairs(r[j].q[i], by);
                 w[j][i % 2 * 2 + i / 2] = decayed(r[j].k[i], exp2_of_minus(d));
                 if (UNBOUNDED) largest = fmaxf(largest, fmaxf(fabsf(d.x), fabsf(d.y)));
             }
@@ -218,9 +216,9 @@ ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, fl
     // [l2-norm] of rows r and r + 8
     #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const float kk = sum_of_four(x.kk[h], lane), qq = sum_of_four(x.qq[h], lane), b = from_lane(beta, r + 8 * h);
+        const float kk = r % 2 ? x.A[h][2 * h + 1] : x.A[h][2 * h], qq = sum_of_four(x.qq[h], lane), b = from_lane(beta, r + 8 * h);
         const float i = L2NORM ? inverse_root(kk + 1e-6f) : 1, j = L2NORM ? inverse_root(qq + 1e-6f) : 1;
-        if (lane % 4 == 0) {
+        if (c == r - r % 2) {    // the lane of the diagonal
             const unsigned to = scratch + Scratch::VECTORS + 4 * (r + 8 * h);
             write(to, b * i * i), write(to + 64, b * i), write(to + 128, scale * j);
         }

@@ -9,11 +9,10 @@ typedef float State[KEY / 2];
 
 struct Vector { Four x[KEY / 16]; };    // of the channels of a thread: 8j + 2t, + 1 for two j
 
-ON_DEVICE Vector read_vector(unsigned a, int lane) {
-    Vector f;
+// slices from .. to - 1 of it
+ON_DEVICE void read_slices(Vector& f, int from, int to, unsigned a, int lane) {
     #pragma unroll
-    for (int u = 0; u < KEY / 16; ++u) f.x[u] = read_four(a + vector_place(u, lane));
-    return f;
+    for (int u = from; u < to; ++u) f.x[u] = read_four(a + vector_place(u, lane));
 }
 ON_DEVICE void scale(State& S, const Vector& f) {
     #pragma unroll
@@ -48,9 +47,9 @@ ON_DEVICE void multiply_values(float (&x)[16], const Values& v, unsigned slot) {
     wgmma_keys(x, v.x, describe(slot + Slot::TM, 512, 128, 0), 0);
     wgmma_commit();
 }
-// The part of X from the state, from registers: an accumulator is laid out like a left factor. S decays by f behind it.
+// The part of X from the state, from registers: an accumulator is laid out like a left factor. S may decay behind it.
 // In flight on return
-ON_DEVICE void multiply_state(State& S, float (&x)[16], const Vector& f, unsigned slot) {
+ON_DEVICE void multiply_state(const State& S, float (&x)[16], unsigned slot) {
     const auto WQ = describe(slot + Slot::WQ, 16, 1024, 1);
     unsigned s[KEY / 16][4];
     #pragma unroll
@@ -62,7 +61,6 @@ ON_DEVICE void multiply_state(State& S, float (&x)[16], const Vector& f, unsigne
     for (int u = 0; u < KEY / 16; ++u) wgmma_keys(x, s[u], WQ.at(u / 4 * 2 * TILE + u % 4 * 32), 1);
     wgmma_commit();
     __syncwarp();    // the compiler would scale S first
-    scale(S, f);
 }
 // S <- S + U^T write, in flight on return; S has decayed while X was on its way. o: O as bf16, two channels of a token in a word
 ON_DEVICE void update(State& S, const float (&x)[16], unsigned (&o)[4], unsigned slot) {

@@ -12,8 +12,8 @@ struct Args {
     const BETA_IN* beta;
     long long beta_batch, beta_token, beta_head;    // strides in numbers
     const float *A_log, *dt_bias;       // [heads], [heads, KEY]; dt_bias null: 0
-    const float* initial_state;         // [sequences, heads, VALUE, KEY]; null: 0
-    float* final_state;                 // likewise; null: not wanted
+    const float* initial_state;         // [starts, heads, VALUE, KEY]; the other sequences begin at 0
+    float* final_state;                 // [sequences, heads, VALUE, KEY]; null: not wanted
     // of the sequence that the cut behind a range goes through: its state in the units of the middle of the last block, [clusters,
     // VALUE, KEY]; that block's EXIT, [clusters, CTAS, KEY]; whether both are there, [clusters, CTAS], 0 before. So a cut does not
     // change a bit of what comes out; but where some blocks need edges and others do not, a warp's last block decides the form
@@ -24,7 +24,11 @@ struct Args {
     long long sequences, tokens, heads, group;      // tokens: T; head h reads the keys of head h / group
     // sequences from this number on are those from the second on again, without values and from the identity: what comes out is
     // their transition, S_end = S_0 transition + increment
-    long long increments, clusters;
+    long long increments, starts, clusters;
+    // states wanted on the way: rows of [B T], rising, each a whole number of blocks behind the start of its sequence; null: none
+    const long long* checkpoints;
+    float* checkpoint_states;           // [checkpoint_count, heads, VALUE, KEY]
+    long long checkpoint_count;
     float scale, lower_bound;
 };
 static_assert(sizeof(Args) == ARGS_BYTES, "hopper.py describes another argument block");
@@ -50,13 +54,15 @@ ON_DEVICE int length_of(const Args& a, unsigned place, int sequence) {
 // at least one: the state of an empty sequence passes through a block without tokens
 ON_DEVICE int blocks_in(int length) { return length > C ? (length + C - 1) / C : 1; }
 
-// a stretch of blocks of one sequence and head
+// a stretch of blocks of one sequence and head, up to the next checkpoint or the end of the range
 struct Part {
     int sequence, head, key_head, batch;
     int token, length;     // the first one of the part in its batch row; from there to the end of the sequence
     int blocks;
     bool first, last;      // begins the sequence, ends it
+    bool resumes, passes;  // goes on from a checkpoint before it, with the state at hand; the state goes on to the next cluster
     bool transition;
+    int checkpoint;        // whose state is there at its end; -1: none
     __device__ int rows(int block) const { return length - C * block; }    // tokens of a block that exist, if below C
     __device__ int row(int block) const { return token + C * block; }
 };
@@ -98,14 +104,16 @@ ON_DEVICE void find_range(const Args& a, int cluster, unsigned place, int lane) 
     }
 }
 
-// the parts of a range, the last one first
+// the stretches of a range, the last one first, and in each of them the parts in order
 struct Walk {
     const Args& a;
     unsigned place;
     Range left;
     Part part;
     int start;             // blocks of the range before this part, in the order of work
-    __device__ Walk(const Args& a, unsigned place) : a(a), place(place), start(0) {
+    int rest;              // blocks of the stretch behind this part
+    bool whole;            // the stretch ends its sequence
+    __device__ Walk(const Args& a, unsigned place) : a(a), place(place), start(0), rest(0), whole(true) {
         left = {int(read_word(place)), int(read_word(place + 4)), int(read_word(place + 8)), int(read_word(place + 12)),
                 int(read_word(place + 16))};
         part.blocks = 0;
@@ -113,6 +121,11 @@ struct Walk {
     // the next one; false: none is left
     __device__ bool next() {
         start += part.blocks;
+        if (CHECKPOINTS && rest > 0) {      // the stretch goes on behind a checkpoint
+            part.first = false, part.resumes = true;
+            part.token += C * part.blocks, part.length -= C * part.blocks;
+            return take();
+        }
         if (left.high <= left.low) return false;
         while (left.high <= left.before) {
             if (left.sequence == 0) left.sequence = int(a.sequences), --left.head;
@@ -124,10 +137,28 @@ struct Walk {
         part.batch = a.cu_seqlens ? 0 : source;
         part.token = (a.cu_seqlens ? bound(a, place, source) : 0) + C * (from - left.before);
         part.length = length - C * (from - left.before);
-        part.blocks = left.high - from;
-        part.first = from == left.before, part.last = left.high == left.before + blocks_in(length);
+        part.first = from == left.before, whole = left.high == left.before + blocks_in(length);
+        part.resumes = false;
         part.transition = left.sequence >= a.increments;
+        rest = left.high - from;
         left.high = from;
+        return take();
+    }
+    // what is left of the stretch, up to its next checkpoint
+    __device__ bool take() {
+        part.blocks = rest, rest = 0, part.checkpoint = -1;
+        if (CHECKPOINTS) {
+            const int here = part.batch * int(a.tokens) + part.token;    // rows of an array fit 31 bits
+            int ahead = 0, n = 0;
+            for (; n < int(a.checkpoint_count); ++n)
+                if ((ahead = int(a.checkpoints[n]) - here) > 0) break;
+            // one behind the end is another sequence's
+            if (ahead > 0 && ahead <= part.length && ahead <= C * part.blocks) {
+                const int blocks = (ahead + C - 1) / C;
+                part.checkpoint = n, rest = part.blocks - blocks, part.blocks = blocks;
+            }
+        }
+        part.last = whole && rest == 0, part.passes = !whole && rest == 0;
         return true;
     }
     // the part that block n of the work belongs to, not before the last one asked for; false: there are fewer

@@ -9,7 +9,7 @@
 // every other block of tokens and sends the factors to its partner.
 //
 // Constants that the compiler is given: KEY (64 or 128); CTAS (1 or 2: VALUE / 64); GATE (hopper_layout.cuh), GATE_IN, BETA_IN
-// (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID (0 or 1); SLOTS, PREPARE_WARPS;
+// (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID, CHECKPOINTS (0 or 1); SLOTS, PREPARE_WARPS;
 // *_BYTES. q, k, v, o are bf16. Left to the caller: g <= 0 and no nan in tokens that exist.
 #include <hopper_work.cuh>
 #include <hopper_edges.cuh>
@@ -85,7 +85,8 @@ ON_DEVICE Four* passed_exit(const Args& a, const Place& p, int cluster) {
 }
 
 ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, State& S) {
-    const bool given = a.initial_state && !part.transition;
+    if (CHECKPOINTS && part.resumes) return;
+    const bool given = part.sequence < a.starts;
     const float* from = given ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
     if (!part.first) {      // the one before has begun this head
         wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
@@ -94,12 +95,13 @@ ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, Stat
     load_state(S, from, part.transition, 64 * p.rank, p.warp, p.lane);
 }
 ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, unsigned slot) {
-    if (part.last) {
-        if (a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, p.lane);
-        return;
-    }
+    const bool kept = CHECKPOINTS && part.checkpoint >= 0;
+    if (kept) store_state(S, rows_of(a.checkpoint_states, p, part.checkpoint * a.heads + part.head), p.warp, p.lane);
+    if (part.last && a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, p.lane);
+    if (!part.passes) return;
     store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, p.lane);
-    if (p.warp == 0 && p.lane < KEY / 4) passed_exit(a, p, p.cluster)[p.lane] = read_four(slot + Slot::EXIT + 16 * p.lane);
+    if (p.warp == 0 && p.lane < KEY / 4)    // at a checkpoint the state is in the units of the end
+        passed_exit(a, p, p.cluster)[p.lane] = kept ? Four{0, 0, 0, 0} : read_four(slot + Slot::EXIT + 16 * p.lane);
     publish();
     barrier(1, 128);
     if (p.warp == 0 && p.lane == 0) raise(a.passed + p.cluster * CTAS + p.rank);
@@ -117,28 +119,38 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         const int rows = part.transition ? 0 : part.rows(part.blocks - 1), whole = part.transition ? 0 : C;
         begin_state(a, part, p, S);
         wait(here.full(), here.parity);
-        Vector f = read_vector(here.slot + Slot::SCALE, lane);
+        Vector f;
+        read_slices(f, 0, SLICES, here.slot + Slot::SCALE, lane);
         Values v = load_values(here.slot, p.warp, lane, part.blocks == 1 ? rows : whole);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
         multiply_values(x, v, here.slot);
         wgmma_wait<0>(), pin(x);
-        multiply_state(S, x, f, here.slot);
-        bool there = false;     // the next block's factors
+        multiply_state(S, x, here.slot);
+        bool there = false;     // the next block's factors, and its V in registers
         // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
         // the compiler can follow which registers the tensor cores own
+        scale(S, f);
         for (int left = part.blocks - 1; left > 0; --left) {
-            if (!there) wait(next.full(), next.parity);
-            v = load_values(next.slot, p.warp, lane, left == 1 ? rows : whole);
+            if (!there) {
+                wait(next.full(), next.parity);
+                v = load_values(next.slot, p.warp, lane, left == 1 ? rows : whole);
+            }
+            // half of the decays before and half behind the update: both times the tensor cores are at work
+            read_slices(f, 0, SLICES / 2, next.slot + Slot::SCALE, lane);
             wgmma_wait<0>(), pin(x);
             update(S, x, o, here.slot);
             write_out(o, here.slot, p.warp, lane);
             const Cursor then = (CTAS == 2 ? here : next).after();
             multiply_values(x, v, next.slot);
-            f = read_vector(next.slot + Slot::SCALE, lane);
+            read_slices(f, SLICES / 2, SLICES, next.slot + Slot::SCALE, lane);
             there = has_ended(then.full(), then.parity);
             wgmma_wait<1>(), pin(S);
-            multiply_state(S, x, f, next.slot);
+            multiply_state(S, x, next.slot);
+            // behind the products there is time: an answer and a load take long
+            there = same_in_all_lanes(there);
+            if (there) v = load_values(then.slot, p.warp, lane, left == 2 ? rows : whole);
+            scale(S, f);
             hand_over(here, lane);
             here = next, next = then;
         }
@@ -146,9 +158,9 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         update(S, x, o, here.slot);
         write_out(o, here.slot, p.warp, lane);
         wait(here.exits(), here.parity);
-        f = read_vector(here.slot + Slot::EXIT, lane);
+        read_slices(f, 0, SLICES, here.slot + Slot::EXIT, lane);
         wgmma_wait<0>(), pin(S);
-        if (part.last) {
+        if (part.last || (CHECKPOINTS && part.checkpoint >= 0)) {
             #pragma unroll
             for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
             scale(S, f);
@@ -186,13 +198,21 @@ ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int 
     arrive_and_expect(p.exits(n), 4 * KEY);
 }
 
+// the state that a part will begin with: who holds the state has no registers to ask for it early
+ON_DEVICE void prefetch_state(const Args& a, const Part& part, const Place& p) {
+    if (part.first && part.sequence < a.starts) prefetch(rows_of(a.initial_state, p, part.sequence * a.heads + part.head), 64 * KEY * 4);
+}
+
 // one lane: blocks on their way as their slots become free; n: the first one. A loader for those that are prepared here, one for
 // those that the partner sends
 ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
     for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
         const int c = n - walk.start;
         if (p.round(n)) wait(p.empty(n), p.phase(n) ^ 1);
-        if (p.own(n)) load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
+        if (p.own(n)) {
+            load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
+            if (c < CTAS) prefetch_state(a, walk.part, p);
+        }
         load_values(a, walk.part, p, c, n);
     }
 }
@@ -228,10 +248,15 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
     int n = CTAS * number + p.rank, repeats = 0;
     Walk walk(a, p.base + Shared::PLACE);
     bool edges = false;     // gates of the last block were too strong for one reference
+    int head = -1;          // whose gate and shifts these are
+    Gate gate;
+    Shifts shifts;
     while (walk.find(n)) {
         const Part part = walk.part;
-        const Gate gate(a.A_log, a.lower_bound, part.head);
-        const Shifts shifts(a.dt_bias, gate, part.head, scratch, lane);
+        if (part.head != head) {
+            head = part.head;
+            gate = Gate(a.A_log, a.lower_bound, head), shifts = Shifts(a.dt_bias, gate, head, scratch, lane);
+        }
         for (; n < walk.start + part.blocks; n += STEP) {
             const int c = n - walk.start;
             const unsigned slot = p.slot(n);
@@ -268,10 +293,11 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
             row_solve(slot, scratch, lane);
             Four before = {0, 0, 0, 0};    // this lane's part of the EXIT of the block before
             if (c) wait(p.exits(n - 1), p.phase(n - 1));
-            if (!c && !part.first) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
+            const bool passed = !c && !part.first && !(CHECKPOINTS && part.resumes);    // comes from the cluster before
+            if (passed) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
             if (lane < KEY / 4) {
                 if (c) before = read_four(p.slot(n - 1) + Slot::EXIT + 16 * lane);
-                else if (!part.first) before = passed_exit(a, p, p.cluster - 1)[lane];
+                else if (passed) before = passed_exit(a, p, p.cluster - 1)[lane];
             }
             decays(slot, scratch, before, edges_here, lane);
             if (n && lane == 0) release(p, n - 1);
@@ -296,7 +322,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
     const unsigned base = whole_lines(shared_address(memory));
     // the same in all lanes, which the compiler cannot see
     const int warp = from_lane(thread_index() / 32, 0), lane = thread_index() % 32;
-    const Place p{base, block_number() / CTAS, CTAS == 2 ? cluster_rank() : 0, warp, lane};
+    Place p{base, block_number() / CTAS, CTAS == 2 ? cluster_rank() : 0, warp, lane};
     if (thread_index() == 0) {
         for (int s = 0; s < SLOTS; ++s) {
             // who prepares it and who announces V; the warps of the state; the storers, also of a partner who has a copy, and who
@@ -313,6 +339,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
     if (warp == 1) find_range(a, p.cluster, base + Shared::PLACE, lane);
     __syncthreads();            // mbarriers and the range are there for every thread
     if (CTAS == 2) cluster_barrier();    // and for the partner
+    p.lane = lane_number();     // asked for again: if it was kept, the assembler would keep it in memory
     if (warp < STATE_WARPS) {
         more_registers<STATE_REGISTERS>();
         state_role(a, p);
@@ -321,8 +348,8 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
         if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, warp - STATE_WARPS);
     } else {
         fewer_registers<MOVE_REGISTERS>();
-        if (lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
-        if (lane == 0 && warp == STORER) store_role(a, p);
+        if (p.lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
+        if (p.lane == 0 && warp == STORER) store_role(a, p);
     }
     __syncwarp();
     if (CTAS == 2) cluster_barrier();    // nobody leaves while the partner may still write here

@@ -8,6 +8,7 @@ import statistics
 
 import torch
 
+WARM_UP = 3  # calls before the first that is timed
 COPY_RATE = 4.26e12  # bytes a second, read and written: `copy_bandwidth` of an H200
 # what each kernel reads and writes: the arguments, and arrays of the workspace (struct Args)
 TRAFFIC = {
@@ -28,9 +29,9 @@ def relative_error(x, y):
     return ((x - y).norm().item() if x.numel() else 0.0) / (norm or 1.0)
 
 
-def median_ms(call, repeats=20):
-    """The median time of a call, its work on the host included where the GPU waits for it."""
-    for _ in range(3):
+def samples_ms(call, repeats=20):
+    """The time of each of some calls one after another, work on the host included where the GPU waits for it -> a list."""
+    for _ in range(WARM_UP):
         call()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for start, end in events:
@@ -38,21 +39,32 @@ def median_ms(call, repeats=20):
         call()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    return [start.elapsed_time(end) for start, end in events]
 
 
-def graph_ms(call, repeats=20):
-    """The median time of a call's replay as a CUDA graph, without the host -> (ms, whether it gives the call's bits).
+def median_ms(call, repeats=20):
+    """The median time of a call, its work on the host included where the GPU waits for it."""
+    return statistics.median(samples_ms(call, repeats))
 
-    call: returns a sequence of tensors, after a first call that has compiled what it needs.
+
+def graph_samples_ms(call, repeats=20):
+    """The time of each replay of a call as a CUDA graph, without the host, and what the last replay left -> (a list, results).
+
+    call: returns a sequence of tensors, after a first call that has compiled what it needs. Results are nan before the first
+    replay, so that what was not part of the graph stays nan. Raises RuntimeError for a call that cannot be captured.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = call()
     for x in captured:
         x.fill_(math.nan)
-    ms = median_ms(graph.replay, repeats)
-    return ms, all(torch.equal(x, y) for x, y in zip(captured, call()))
+    return samples_ms(graph.replay, repeats), captured
+
+
+def graph_ms(call, repeats=20):
+    """The median time of `graph_samples_ms` -> (ms, whether a replay gives the call's bits)."""
+    samples, captured = graph_samples_ms(call, repeats)
+    return statistics.median(samples), all(torch.equal(x, y) for x, y in zip(captured, call()))
 
 
 class _Nothing:

@@ -93,15 +93,18 @@ def kernel_packages():
     return True
 
 
-def on_kernel(rule, call):
-    """The same call in the words of ``kda_lab.cuda``: the Hopper kernel where it can answer, else the readable one."""
-    from kda_lab.cuda import chunk, hopper
+def in_kernel_words(rule, call):
+    """The same call in the words of ``kda_lab.cuda``: the tensors, and the options that its chunk kernels take.
 
+    >>> from kda_lab.ops.contract import KDA, Call
+    >>> x = torch.zeros(1, 1, 1, 1)
+    >>> in_kernel_words(KDA, Call(x, x, x, x, x[..., 0], use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
+    'softplus'
+    """
     gate = "none"
     if rule.gate:
         raw = "softplus" if call.lower_bound is None else "bounded"
         gate = raw if call.use_gate_in_kernel else "given"
-    tensors = call.q, call.k, call.v, call.g, call.beta
     options = dict(
         scale=call.scale,
         initial_state=call.initial_state,
@@ -115,6 +118,14 @@ def on_kernel(rule, call):
         gate=gate,
         erase=rule.delta,
     )
+    return (call.q, call.k, call.v, call.g, call.beta), options
+
+
+def on_kernel(rule, call):
+    """The answer of a chunk kernel of ``kda_lab.cuda``: the Hopper kernel's where it can answer, else the readable one's."""
+    from kda_lab.cuda import chunk, hopper
+
+    tensors, options = in_kernel_words(rule, call)
     if hopper.unsupported(*tensors, **options) is None:
         return hopper.kda_hopper_forward(*tensors, **options)
     return chunk.kda_chunk_forward(*tensors, **options)

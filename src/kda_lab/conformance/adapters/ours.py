@@ -60,29 +60,6 @@ def torch_kda(q, k, v, g, beta, **options):
     return run.finish(call, o, S, v.dtype)
 
 
-def in_kernel_words(call):
-    """The tensors and the options that the kernels of ``kda_lab.cuda`` take, of a call of KDA.
-
-    >>> x = torch.zeros(1, 1, 1, 1)
-    >>> in_kernel_words(Call(x, x, x, x, x[..., 0], use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
-    'softplus'
-    """
-    raw = "softplus" if call.lower_bound is None else "bounded"
-    options = dict(
-        scale=call.scale,
-        initial_state=call.initial_state,
-        output_final_state=call.output_final_state,
-        cu_seqlens=call.cu_seqlens,
-        l2norm=call.use_qk_l2norm_in_kernel,
-        beta_sigmoid=call.use_beta_sigmoid_in_kernel,
-        A_log=call.A_log,
-        dt_bias=call.dt_bias,
-        lower_bound=call.lower_bound,
-        gate=raw if call.use_gate_in_kernel else "given",
-    )
-    return call[:5], options
-
-
 def cuda_kda(q, k, v, g, beta, **options):
     """The readable CUDA kernel itself, behind the checks of ``ops``; refuses what it does not answer.
 
@@ -101,7 +78,7 @@ def cuda_kda(q, k, v, g, beta, **options):
         raise NotImplementedError(
             "the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no gradients"
         )
-    tensors, options = in_kernel_words(call)
+    tensors, options = run.in_kernel_words(KDA, call)
     return chunk.kda_chunk_forward(*tensors, **options)
 
 
@@ -119,7 +96,7 @@ def hopper_kda(q, k, v, g, beta, segments=None, **options):
 
     call = Call(q, k, v, g, beta, **options)
     check(KDA, call)
-    tensors, options = in_kernel_words(call)
+    tensors, options = run.in_kernel_words(KDA, call)
     if reason := hopper.unsupported(*tensors, **options):
         raise NotImplementedError(reason)
     if call.chunk_size or torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call):

@@ -12,6 +12,7 @@ struct alignas(16) Four { float x, y, z, w; };
 
 ON_DEVICE int thread_index() { return threadIdx.x % THREADS; }
 ON_DEVICE int cluster_rank() { return threadIdx.x / THREADS; }
+ON_DEVICE int lane_number() { return threadIdx.x % 32; }
 ON_DEVICE int block_number() { return blockIdx.x * CTAS + cluster_rank(); }
 
 // the shared memory of each thread block; an address carries the number of its block in the high bits
@@ -79,6 +80,9 @@ template <class X> ON_DEVICE void put(unsigned a, X x) {
 
 ON_DEVICE unsigned bf16(float x) { return __nv_bfloat16(x).bits; }
 ON_DEVICE unsigned pack(float low, float high) { return bf16(low) | bf16(high) << 16; }
+ON_DEVICE float low(unsigned x);
+ON_DEVICE float high(unsigned x);
+ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) { return pack(low(x) * low(y), high(x) * high(y)); }
 ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
 ON_DEVICE float flushed(float x) { return std::fabs(x) < 0x1p-126f ? 0 : x; }
@@ -107,8 +111,13 @@ template <int bytes> ON_DEVICE unsigned fetch_bits(const void* p) {
     return x;
 }
 
+ON_DEVICE void prefetch(const void*, unsigned) {}
 ON_DEVICE void publish() {}
-ON_DEVICE void raise(unsigned* flag) { *flag = 1; }
+// once: who waits goes on at the first time
+ON_DEVICE void raise(unsigned* flag) {
+    if (*flag) std::abort();
+    *flag = 1;
+}
 // thread blocks run one after the other: who waits for an earlier one never waits
 ON_DEVICE void wait_for(const unsigned* flag) { if (!*flag) std::abort(); }
 
@@ -175,20 +184,6 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
     for (float& x : c) x = 0;
     multiply(c, a, b0, b1);
 }
-ON_DEVICE float kept_by_tf32(float x) { return __uint_as_float(__float_as_uint(x) & 0xffffe000u); }
-ON_DEVICE void multiply_tf32(float (&c)[4], const float (&a)[4], float b0, float b1) {
-    EXCHANGE;
-    for (int i = 0; i < 4; ++i) all[lane][i] = __float_as_uint(kept_by_tf32(a[i]));
-    all[lane][4] = __float_as_uint(kept_by_tf32(b0)), all[lane][5] = __float_as_uint(kept_by_tf32(b1));
-    __syncwarp();
-    for (int e = 0; e < 4; ++e)
-        for (int k = 0; k < 8; ++k) {
-            const unsigned* left = all[lane / 4 * 4 + k % 4];
-            const unsigned* right = all[4 * (2 * (lane % 4) + e % 2) + k % 4];
-            c[e] += __uint_as_float(left[e / 2 + 2 * (k / 4)]) * __uint_as_float(right[4 + k / 4]);
-        }
-    __syncwarp();
-}
 ON_DEVICE bool any_lane(bool mine) {
     EXCHANGE;
     all[lane][0] = mine;
@@ -217,6 +212,7 @@ ON_DEVICE void wait(unsigned b, unsigned parity) {
     ++progress, dawdle();
 }
 ON_DEVICE bool has_ended(unsigned b, unsigned parity) { return mbarrier(b).phase % 2 != parity; }
+ON_DEVICE bool same_in_all_lanes(bool answer) { return any_lane(answer); }
 ON_DEVICE void landed(unsigned b, unsigned bytes) { mbarrier(b).bytes -= bytes, end_phase(mbarrier(b)); }
 ON_DEVICE void fence_async() {}
 

@@ -1,7 +1,7 @@
-"""What the parts of a Hopper multiprocessor cost, one table: instructions, shared memory, clusters, schedulers, products, spills.
+"""What the parts of a Hopper multiprocessor cost, one table: instructions, shared memory, clusters, schedulers, products, spills, code.
 
-    PYTHONPATH=src python benchmarks/trials/machine.py [--json FILE] [--only costs clusters ...]
-    PYTHONPATH=src python benchmarks/trials/machine.py --compile      what each kernel takes, without a GPU
+    PYTHONPATH=src python benchmarks/machine/machine.py [--json FILE] [--only costs clusters ...]
+    PYTHONPATH=src python benchmarks/machine/machine.py --compile      what each kernel takes, without a GPU
 
 Cycles are of the multiprocessor's clock. A cost is the difference of a long and a short measurement, so that reading the clock
 and the way to the first result cancel. "until used" and its like are steps of a chain, with an integer addition in each.
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from kda_lab.bench.environment import environment
 from kda_lab.cuda import compile as cuda_compile
 
 HERE = Path(__file__).resolve().parent
@@ -25,6 +26,8 @@ SOURCES = {
     "machine_warps.cu": ("cluster", "roles", "products"),
 }
 CONSTANTS = {"HOPPER": f'"{cuda_compile.HERE / "hopper.cuh"}"'}
+# instructions of a loop, and copies of it for the twelve warps of a thread block
+CODE = ((512, 1), (1536, 1), (2560, 1), (512, 3), (1024, 3), (64, 12), (160, 12), (256, 12))
 NUMBERS = 4  # that a warp writes
 UNWRITTEN = -(1 << 31)
 ONE, FOUR, EIGHT, OWN = range(4)  # to how many words of shared memory the lanes of a warp go
@@ -85,10 +88,10 @@ class Machine:
         for source, names in SOURCES.items():
             self.built |= dict.fromkeys(names, cuda_compile.build(HERE / source, CONSTANTS))
 
-    def run(self, name, threads, shared, blocks=None, what=0, a=0, b=0, c=0):
+    def run(self, name, threads, shared, blocks=None, what=0, a=0, b=0, c=0, built=None):
         """One launch, by default on all multiprocessors -> [blocks, warps, NUMBERS] in float64, nan for a wait that gave up."""
-        if (name, shared) not in self.kernels:
-            self.kernels[name, shared] = cuda_compile.Kernel(self.built[name], "machine_" + name, shared)
+        if built or (name, shared) not in self.kernels:
+            self.kernels[name, shared] = cuda_compile.Kernel(built or self.built[name], "machine_" + name, shared)
         blocks = blocks or self.blocks
         out = torch.full((blocks, threads // 32, NUMBERS), UNWRITTEN, dtype=torch.int32, device=self.device)
         self.kernels[name, shared].launch(blocks, threads, Args(out.data_ptr(), what, a, b, c, 0), self.stream)
@@ -206,7 +209,20 @@ def frames(m):
                 yield Row("frames", name, "cycles", values)
 
 
-PARTS = {f.__name__: f for f in (costs, loaded, clusters, roles, products, frames)}
+def code(m):
+    """Loops of independent multiplications in twelve warps: the cycles that a warp takes for one, where three are the least."""
+    for size, copies in CODE:
+        built = cuda_compile.build(HERE / "machine_code.cu", CONSTANTS | {"SIZE": size, "COPIES": copies})
+        rounds, values = 40000 // size, {}
+        for blocks in (1, 32, m.blocks):
+            for _ in range(2):
+                t = m.run("code", 384, 0, blocks=blocks, a=rounds, built=built)[..., 0]
+            values[f"{blocks} SM{'s' * (blocks > 1)}"] = float(t.mean()) / (rounds * size)
+        name = f"{copies} loop{'s' * (copies > 1)} of {size / 64:g} kB, {copies * size / 64:g} kB together"
+        yield Row("code", name, "cycles a multiplication and warp", values)
+
+
+PARTS = {f.__name__: f for f in (costs, loaded, clusters, roles, products, frames, code)}
 
 
 def main():
@@ -218,6 +234,7 @@ def main():
     options = parser.parse_args()
     if options.compile:
         built = [cuda_compile.build(HERE / source, CONSTANTS) for source in SOURCES]
+        built.append(cuda_compile.build(HERE / "machine_code.cu", CONSTANTS | {"SIZE": CODE[-1][0], "COPIES": CODE[-1][1]}))
         for name, r in sorted(item for b in built for item in cuda_compile.resources(b).items()):
             print(f"{name:20}{r.registers:5} registers{r.stack:5} B stack{r.spill_stores + r.spill_loads:5} B spills")
         return 0
@@ -231,7 +248,7 @@ def main():
             rows.append(row)
             print(f"{row.name:58} " + "  ".join(f"{k} {v:.4g}" for k, v in row.values.items()) + f"  [{row.unit}]", flush=True)
     if options.json:
-        text = json.dumps([row._asdict() for row in rows], indent=1)
+        text = json.dumps({"environment": environment(None), "rows": [row._asdict() for row in rows]}, indent=1)
         # nan is no JSON
         options.json.write_text(text.replace("NaN", "null") + "\n")
     bad = [row.name for row in rows if any(map(math.isnan, row.values.values()))]
