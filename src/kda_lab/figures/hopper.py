@@ -11,7 +11,7 @@ from kda_lab.cuda import hopper, measure, workloads
 from kda_lab.figures import Board, axes, show, style
 from kda_lab.fingerprint import ROOT
 
-BENCH, STEPS = ROOT / "benchmarks" / "h200.json", ROOT / "benchmarks" / "hopper-steps.json"
+BENCH, STEPS, MACHINE = (ROOT / "benchmarks" / f"{name}.json" for name in ("h200", "hopper-steps", "machine"))
 D, C = workloads.D, hopper.C
 GATES = ("strong", "long", "weak")
 
@@ -65,6 +65,18 @@ def layout(variant=None):
             except (SyntaxError, AttributeError, KeyError):
                 continue
     return known
+
+
+def machine():
+    """What a Hopper answered to `benchmarks/machine` -> {part: rows}.
+
+    >>> machine()["code"][-1]["values"]["132 SMs"] > 4 * machine()["code"][-2]["values"]["132 SMs"]
+    True
+    """
+    found = {}
+    for row in json.loads(MACHINE.read_text(encoding="utf-8"))["rows"]:
+        found.setdefault(row["part"], []).append(row)
+    return found
 
 
 def places():
