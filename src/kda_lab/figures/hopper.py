@@ -291,5 +291,5 @@ def cycles():
         total = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} busy; {sum(busy) / parallel:,.0f} a block with {parallel} warps"
         ax.set_title(f"{name}: {total}", loc="right")
     axs[1].set_xlabel("cycles")
-    return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, most of them for packing, issuing and scaling. "
-                     "A prepare warp waits for tokens longer than any of its steps takes.")  # fmt: skip
+    return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, half of them for packing, issuing and scaling. "
+                     "A prepare warp waits for tokens a third of its time.")  # fmt: skip
