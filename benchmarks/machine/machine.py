@@ -19,6 +19,7 @@ import torch
 
 from kda_lab.bench.environment import environment
 from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda import hopper
 
 HERE = Path(__file__).resolve().parent
 SOURCES = {
@@ -55,7 +56,6 @@ IDLE, MULTIPLY, MULTIPLY_AND_LOAD, LOAD_TILES, PRODUCTS, WAIT = range(6)
 RING, ALL_AT_ONCE, STORES_ASYNC, STORES, PING_COPY, PING_ARRIVE, PING_STORE = range(7)
 DATA = 1024  # where data begin in shared memory
 CLUSTER_SHARED = DATA + 114688 + 65536
-LARGEST_SHARED = 232448  # that a thread block may have, 227 kB
 
 
 class Row(NamedTuple):
@@ -88,10 +88,15 @@ class Machine:
         for source, names in SOURCES.items():
             self.built |= dict.fromkeys(names, cuda_compile.build(HERE / source, CONSTANTS))
 
-    def run(self, name, threads, shared, blocks=None, what=0, a=0, b=0, c=0, built=None):
+    def take(self, name, built):
+        """Another build of a kernel from here on."""
+        self.built[name] = built
+        self.kernels = {key: kernel for key, kernel in self.kernels.items() if key[0] != name}
+
+    def run(self, name, threads, shared, blocks=None, what=0, a=0, b=0, c=0):
         """One launch, by default on all multiprocessors -> [blocks, warps, NUMBERS] in float64, nan for a wait that gave up."""
-        if built or (name, shared) not in self.kernels:
-            self.kernels[name, shared] = cuda_compile.Kernel(built or self.built[name], "machine_" + name, shared)
+        if (name, shared) not in self.kernels:
+            self.kernels[name, shared] = cuda_compile.Kernel(self.built[name], "machine_" + name, shared)
         blocks = blocks or self.blocks
         out = torch.full((blocks, threads // 32, NUMBERS), UNWRITTEN, dtype=torch.int32, device=self.device)
         self.kernels[name, shared].launch(blocks, threads, Args(out.data_ptr(), what, a, b, c, 0), self.stream)
@@ -201,7 +206,7 @@ def frames(m):
     """Words of a stack frame, as a spill loads them, with little and with much of the first cache left."""
     for words in (4, 8, 16):
         for threads in (32, 512):
-            for shared in (LARGEST_SHARED, 0):
+            for shared in (hopper.SHARED_LIMIT, 0):
                 t = m.run("frames", threads, shared, b=words).amax(1).median(0).values
                 values = {"stored and loaded": float(t[0]), "loaded": float(t[1]), "longest": float(t[3])}
                 values["one after another, each"] = float(t[2]) / words
@@ -209,14 +214,19 @@ def frames(m):
                 yield Row("frames", name, "cycles", values)
 
 
+def loops(size, copies):
+    """The kernel of `code`, built for one line of CODE."""
+    return cuda_compile.build(HERE / "machine_code.cu", CONSTANTS | {"SIZE": size, "COPIES": copies})
+
+
 def code(m):
-    """Loops of independent multiplications in twelve warps: the cycles that a warp takes for one, where three are the least."""
+    """Loops of independent multiplications in twelve warps: the mean cycles of a warp for one, where three are full speed."""
     for size, copies in CODE:
-        built = cuda_compile.build(HERE / "machine_code.cu", CONSTANTS | {"SIZE": size, "COPIES": copies})
+        m.take("code", loops(size, copies))
         rounds, values = 40000 // size, {}
         for blocks in (1, 32, m.blocks):
             for _ in range(2):
-                t = m.run("code", 384, 0, blocks=blocks, a=rounds, built=built)[..., 0]
+                t = m.run("code", 384, 0, blocks=blocks, a=rounds)[..., 0]
             values[f"{blocks} SM{'s' * (blocks > 1)}"] = float(t.mean()) / (rounds * size)
         name = f"{copies} loop{'s' * (copies > 1)} of {size / 64:g} kB, {copies * size / 64:g} kB together"
         yield Row("code", name, "cycles a multiplication and warp", values)
@@ -234,7 +244,7 @@ def main():
     options = parser.parse_args()
     if options.compile:
         built = [cuda_compile.build(HERE / source, CONSTANTS) for source in SOURCES]
-        built.append(cuda_compile.build(HERE / "machine_code.cu", CONSTANTS | {"SIZE": CODE[-1][0], "COPIES": CODE[-1][1]}))
+        built.append(loops(*CODE[-1]))
         for name, r in sorted(item for b in built for item in cuda_compile.resources(b).items()):
             print(f"{name:20}{r.registers:5} registers{r.stack:5} B stack{r.spill_stores + r.spill_loads:5} B spills")
         return 0

@@ -80,11 +80,9 @@ template <class X> ON_DEVICE void put(unsigned a, X x) {
 
 ON_DEVICE unsigned bf16(float x) { return __nv_bfloat16(x).bits; }
 ON_DEVICE unsigned pack(float low, float high) { return bf16(low) | bf16(high) << 16; }
-ON_DEVICE float low(unsigned x);
-ON_DEVICE float high(unsigned x);
-ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) { return pack(low(x) * low(y), high(x) * high(y)); }
 ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
+ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) { return pack(low(x) * low(y), high(x) * high(y)); }
 ON_DEVICE float flushed(float x) { return std::fabs(x) < 0x1p-126f ? 0 : x; }
 ON_DEVICE float exp2_unit(float x) { return flushed(std::exp2(x)); }
 ON_DEVICE float exp2_of_minus(float x) { return exp2_unit(-x); }
