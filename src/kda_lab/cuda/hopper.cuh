@@ -130,6 +130,13 @@ ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 // ---- barriers ----
 // bar.sync: the threads that call it with this number
 ON_DEVICE void barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+// the same, and whether any of them says yes
+ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
+    unsigned any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbar.red.or.pred q, %1, %2, p;\nselp.b32 %0, 1, 0, q;\n}"
+        : "=r"(any) : "r"(number), "r"(threads), "r"((unsigned)mine) : "memory");
+    return any;
+}
 // mbarrier: a phase ends when `count` arrivals and all announced bytes are in; waiters name the phase by its parity
 ON_DEVICE void mbarrier_init(unsigned b, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(count) : "memory");

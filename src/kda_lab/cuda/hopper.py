@@ -55,7 +55,13 @@ ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
 
 
 class Variant(NamedTuple):
-    """What the compiler has to know.   warps: that prepare in a thread block, 0 for as many as their slots allow."""
+    """What the compiler has to know.
+
+    warps: that prepare in a thread block, 0 for as many as their slots allow   team: so many of them prepare a block together, 0
+    for 2, or for 1 with gates in fp32, which leave no room   abreast: slices that such a warp has in hand at a time, 0 for 2, or
+    for 1 with gates without a bound, whose code needs more registers   every_lane: arrives at mbarriers where one would do, for
+    compute-sanitizer.
+    """
 
     key: int = 128
     value: int = 128
@@ -67,33 +73,44 @@ class Variant(NamedTuple):
     beta_sigmoid: bool = True
     checkpoints: bool = False
     warps: int = 0
+    team: int = 0
+    abreast: int = 0
+    every_lane: bool = False
 
     def ctas(self):
         """Thread blocks that serve a head together, 64 rows of its state each."""
         return self.value // 64
 
-    def sizes(self, warps):
-        """Bytes of a slot with its mbarriers, and of all the rest with so many warps, as hopper_layout.cuh counts."""
+    def warps_of_a_team(self):
+        """How many prepare a block together."""
+        return self.team or (2 if self.gates == torch.bfloat16 else 1)
+
+    def sizes(self, teams):
+        """Bytes of a slot with its mbarriers, and of all the rest with so many teams, as hopper_layout.cuh counts."""
         vector, keys = 4 * self.key, self.key // 64 * 2048
         slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
-        scratch = whole_lines(warps * (1024 + 256 + vector + (vector if self.unbounded else 0)))
-        return slot + 40, scratch + 8 * warps + 8 + 32 + 4 * BOUNDS + 1024
+        scratch = whole_lines(teams * (1024 + 256 + vector + (vector if self.unbounded else 0)))
+        return slot + 40, scratch + 8 * teams + 16 + 32 + 4 * BOUNDS + 1024
 
-    def slots(self, warps):
+    def slots(self, teams):
         """How many blocks a thread block has room for: 4, 8 or 16 of its own, and in a cluster 4 of its partner's."""
-        slot, rest = self.sizes(warps)
+        slot, rest = self.sizes(teams)
         sent = 4 if self.ctas() == 2 else 0
         return max(n for n in (4, 8, 16) if (n + sent) * slot + rest <= SHARED_LIMIT) + sent
 
     def prepare_warps(self):
-        """At most 8, and no more than there are slots for blocks of their own."""
-        return self.warps or next(n for n in range(8, 0, -1) if self.slots(n) - (4 if self.ctas() == 2 else 0) >= n)
+        """At most 8, and no more teams than there are slots for blocks of their own."""
+        team, sent = self.warps_of_a_team(), 4 if self.ctas() == 2 else 0
+        return self.warps or next(n * team for n in range(8 // team, 0, -1) if self.slots(n) - sent >= n)
+
+    def teams(self):
+        """How many prepare blocks side by side in a thread block."""
+        return self.prepare_warps() // self.warps_of_a_team()
 
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
-        warps = self.prepare_warps()
-        slot, rest = self.sizes(warps)
-        return self.slots(warps) * slot + rest
+        slot, rest = self.sizes(self.teams())
+        return self.slots(self.teams()) * slot + rest
 
     def constants(self):
         """The -D pairs, sizes included."""
@@ -107,8 +124,11 @@ class Variant(NamedTuple):
             ("BETA_SIGMOID", int(self.beta_sigmoid)),
             ("CHECKPOINTS", int(self.checkpoints)),
             ("CTAS", self.ctas()),
-            ("SLOTS", self.slots(self.prepare_warps())),
+            ("SLOTS", self.slots(self.teams())),
             ("PREPARE_WARPS", self.prepare_warps()),
+            ("TEAM", self.warps_of_a_team()),
+            ("ABREAST", self.abreast or (1 if self.unbounded else 2)),
+            ("EVERY_LANE", int(self.every_lane)),
             ("ARGS_BYTES", ARGS_BYTES),
             ("SHARED_BYTES", self.shared_bytes()),
         )
@@ -169,13 +189,13 @@ def multiprocessors(device):
     return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, warps=0, **_):
+def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, **way):
     """What a call compiles."""
     unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
     gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (g, beta))
-    return Variant(
-        k.shape[-1], v.shape[-1], gates, betas, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, warps
-    )
+    sizes = (k.shape[-1], v.shape[-1], gates, betas)
+    steps = {name: way.get(name, 0) for name in ("warps", "team", "abreast")}
+    return Variant(*sizes, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, **steps)
 
 
 def launch(
@@ -254,6 +274,8 @@ def kda_hopper_forward(
     gate="given",
     checkpoints=None,
     warps=0,
+    team=0,
+    abreast=0,
     segments=None,
     **_,
 ):
@@ -266,7 +288,7 @@ def kda_hopper_forward(
     checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple of 16 tokens
     behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end. Not looked at: that
     would wait for the GPU.
-    warps: of `Variant`, for measurements.
+    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel.
     segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
     increments and transitions, `entries` their initial states, a second launch the outputs. None: `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
@@ -299,7 +321,7 @@ def kda_hopper_forward(
 
     def run(N, *, transitions=0, **where):
         options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound)
-        options |= dict(checkpoints=checkpoints, warps=warps)
+        options |= dict(checkpoints=checkpoints, warps=warps, team=team, abreast=abreast)
         kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
         launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)

@@ -27,11 +27,11 @@ ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, i
 }
 // [/decayed-scores]
 
-// [edge-units] all slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
-ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
+// [edge-units] a member's slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
+ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0, pairs[2][4] = {};
     #pragma unroll 1
-    for (int s = 0; s < SLICES; ++s) {
+    for (int s = team.slice(); s < team.slice() + Team::SHARE; ++s) {
         const Raw r = load_slice(slot, shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
         add_norms(x, r);
@@ -73,6 +73,6 @@ ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums,
         x.A[0][e] = pairs[0][e], x.M[0][e] = pairs[0][2 + e];
         x.A[1][2 + e] = pairs[1][e], x.M[1][2 + e] = pairs[1][2 + e];
     }
-    return any_lane(!(largest <= RANGE));
+    return team.any(!(largest <= RANGE));
 }
 // [/edge-units]

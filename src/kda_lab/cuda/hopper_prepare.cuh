@@ -1,4 +1,4 @@
-// From raw q, k, g and beta of 16 tokens to the factors that the state needs, by one warp. Names as in chunk_fused.
+// From raw q, k, g and beta of 16 tokens to the factors that the state needs, by a team of warps. Names as in chunk_fused.
 // With g = lane / 4, t = lane % 4 a lane holds of a slice (16 tokens, 16 channels) what a left factor of mma.sync wants: words
 // i = 2u + h are token 8h + g, channels 8u + 2t and + 1. So scores are products of registers, and only results go to memory.
 #pragma once
@@ -9,8 +9,25 @@ constexpr float LOG2_E = 1.4426950408889634f;
 constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay exact to 2^-12
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
-// side by side: one works while the other waits. Unbounded gates need more registers than that leaves
-constexpr int TOGETHER = UNBOUNDED ? 1 : 2, FOLDED_TOGETHER = UNBOUNDED || sizeof(GATE_IN) == 4 ? 2 : 4;
+// slices side by side: one works while the other waits
+constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = UNBOUNDED || sizeof(GATE_IN) == 4 || SLICES / TEAM < 4 ? 2 : 4;
+
+// The warps that prepare a block: one, or two with half of the channels each. The first one solves, the last one sees to the decays
+struct Team {
+    static constexpr int SHARE = SLICES / TEAM;    // slices of a member
+    int number, member;
+    // members change places in the upper four warps: so those that solve are on all four schedulers
+    __device__ explicit Team(int warp) : number(warp / TEAM), member(TEAM == 1 ? 0 : (warp ^ warp / 4) & 1) {}
+    __device__ bool first() const { return TEAM == 1 || member == 0; }
+    __device__ bool last() const { return TEAM == 1 || member == 1; }
+    __device__ int slice() const { return TEAM == 1 ? 0 : member * SHARE; }    // the first one of this member
+    // what the others wrote to shared memory before is there
+    __device__ void meet() const {
+        if (TEAM == 1) __syncwarp();
+        else barrier(2 + number, 32 * TEAM);
+    }
+    __device__ bool any(bool mine) const { return TEAM == 1 ? any_lane(mine) : barrier_any(2 + number, 32 * TEAM, mine); }
+};
 
 // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
 ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
@@ -38,15 +55,15 @@ struct Gate {              // log2 decay = scale * f(slope x + shift)
         return x < FLOOR ? FLOOR : x;    // not fmaxf: a nan stays a nan
     }
 };
-// [KEY] in a warp's scratch: what raw gates are shifted by, slope times bias
+// [KEY] in a team's scratch: what raw gates are shifted by, slope times bias
 struct Shifts {
     unsigned at;           // of channel lane / 4
     __device__ Shifts() {}
-    __device__ Shifts(const float* dt_bias, const Gate& gate, int head, unsigned scratch, int lane)
+    __device__ Shifts(const float* dt_bias, const Gate& gate, int head, unsigned scratch, const Team& team, int lane)
         : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
         if (GATE == GIVEN) return;
         __syncwarp();
-        for (int d = lane; d < KEY; d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
+        for (int d = 16 * team.slice() + lane; d < 16 * (team.slice() + Team::SHARE); d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
         __syncwarp();
     }
     __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }    // of channel 8j + lane / 4
@@ -66,9 +83,10 @@ ON_DEVICE unsigned gate_at(int token, int channel) {
 }
 
 // tokens from `rows` on do not exist: k = q = 0 and no decay
-ON_DEVICE void clear_missing(unsigned slot, int rows, int lane) {
-    for (int i = lane; i < (C - rows) * KEY / 2; i += 32) {
-        const int row = rows + i / (KEY / 2), channel = 2 * (i % (KEY / 2)), s = channel / 16;
+ON_DEVICE void clear_missing(unsigned slot, int rows, const Team& team, int lane) {
+    constexpr int WORDS = Team::SHARE * 8;
+    for (int i = lane; i < (C - rows) * WORDS; i += 32) {
+        const int row = rows + i / WORDS, channel = 16 * team.slice() + 2 * (i % WORDS), s = channel / 16;
         const unsigned word = in_tile(row, channel / 8 % 2, s) + channel % 8 * 2;
         write(slot + Slot::WQ + s / 4 * 2 * TILE + word, 0u);
         write(slot + Slot::WQ + s / 4 * 2 * TILE + TILE + word, 0u);
@@ -149,23 +167,24 @@ ON_DEVICE Two exp2_of_minus(Two x) { return {exp2_of_minus(x.x), exp2_of_minus(x
 // [/middle-units]
 
 // scores and norms of a block: halves of columns; rows as mma.sync leaves them
-struct Scores { float A[2][4] = {}, M[2][4] = {}, qq[2] = {}; };    // qq: this lane's part of |q|^2, by halves of tokens
+struct Scores { float A[2][4] = {}, M[2][4] = {}, qq[4] = {}; };    // qq: |q|^2 of rows as mma.sync leaves them, in every column
 
-// [l2-norm] squares of the queries of a slice: a lane sees a quarter of the channels. Those of the keys are the diagonal of A: there
-// the decays of read and write key cancel
+// [l2-norm] squares of the queries of a slice, each rounded, and their sums as a product with ones. Those of the keys are the diagonal
+// of A: there the decays of read and write key cancel
 ON_DEVICE void add_norms(Scores& x, const Raw& r) {
-    #pragma unroll
-    for (int i = 0; i < 4 * L2NORM; ++i)
-        x.qq[i % 2] = fmaf(low(r.q[i]), low(r.q[i]), fmaf(high(r.q[i]), high(r.q[i]), x.qq[i % 2]));
+    if (!L2NORM) return;
+    constexpr unsigned ONES = 0x3f803f80;
+    const unsigned s[4] = {multiply_pairs(r.q[0], r.q[0]), multiply_pairs(r.q[1], r.q[1]), multiply_pairs(r.q[2], r.q[2]), multiply_pairs(r.q[3], r.q[3])};
+    multiply(x.qq, s, ONES, ONES);
 }
 // [/l2-norm]
 
-// [middle-units] all slices of a block: read keys and queries for k and q, write keys for g, in place; logs of entry and exit;
+// [middle-units] a member's slices of a block: read keys and queries for k and q, write keys for g, in place; logs of entry and exit;
 // the scores. Returns whether an exponent is too large for that. Two slices side by side: one works while the other waits
-ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
+ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0;
     #pragma unroll 1
-    for (int s = 0; s < SLICES; s += TOGETHER) {
+    for (int s = team.slice(); s < team.slice() + Team::SHARE; s += TOGETHER) {
         Raw r[TOGETHER];
         Exponents e[TOGETHER];
         unsigned k[TOGETHER][4], q[TOGETHER][4], w[TOGETHER][4];
@@ -198,12 +217,34 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
             write_vector(slot + Slot::EXIT, s + j, lane, e[j].d[0][1], e[j].d[1][1]);
         }
     }
-    return UNBOUNDED && any_lane(!(largest <= RANGE));
+    return UNBOUNDED && team.any(!(largest <= RANGE));
 }
 // [/middle-units]
 
-// over lanes 4g .. 4g + 3
-ON_DEVICE float sum_of_four(float x, int lane) { return x += from_lane(x, lane ^ 1), x + from_lane(x, lane ^ 2); }
+// A member's share of the scores, where store_scores will write the whole: left there by the last one, added by the first one
+ON_DEVICE void leave_scores(const Scores& x, unsigned slot, unsigned scratch, int lane) {
+    const unsigned at = lane / 4 * 64 + lane % 4 * 8, A = scratch + Scratch::A + at, M = slot + Slot::TM + at;
+    write(A, x.A[0][0], x.A[0][1]), write(A + 512, x.A[0][2], x.A[0][3]), write(A + 512 + 32, x.A[1][2], x.A[1][3]);
+    write(M, x.M[0][0], x.M[0][1]), write(M + 512, x.M[0][2], x.M[0][3]), write(M + 512 + 32, x.M[1][2], x.M[1][3]);
+    if (L2NORM && lane % 4 == 0) {
+        const unsigned qq = scratch + Scratch::VECTORS + lane;
+        write(qq, x.qq[0]), write(qq + 32, x.qq[2]);
+    }
+}
+ON_DEVICE void add_two(float (&x)[4], int i, unsigned a) {
+    const Two y = read_two(a);
+    x[i] += y.x, x[i + 1] += y.y;
+}
+ON_DEVICE void add_scores(Scores& x, unsigned slot, unsigned scratch, int lane) {
+    const unsigned at = lane / 4 * 64 + lane % 4 * 8, A = scratch + Scratch::A + at, M = slot + Slot::TM + at;
+    add_two(x.A[0], 0, A), add_two(x.A[0], 2, A + 512), add_two(x.A[1], 2, A + 512 + 32);
+    add_two(x.M[0], 0, M), add_two(x.M[0], 2, M + 512), add_two(x.M[1], 2, M + 512 + 32);
+    if (L2NORM) {
+        const unsigned qq = scratch + Scratch::VECTORS + lane / 4 * 4;
+        x.qq[0] += read_float(qq), x.qq[2] += read_float(qq + 32);
+    }
+    __syncwarp();    // the same places are written next, in another order
+}
 
 // Scores and norms to memory, for the solve. beta: in lanes 0..15, of their token
 ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, float beta, float scale, int lane) {
@@ -216,7 +257,7 @@ ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, fl
     // [l2-norm] of rows r and r + 8
     #pragma unroll
     for (int h = 0; h < 2; ++h) {
-        const float kk = r % 2 ? x.A[h][2 * h + 1] : x.A[h][2 * h], qq = sum_of_four(x.qq[h], lane), b = from_lane(beta, r + 8 * h);
+        const float kk = r % 2 ? x.A[h][2 * h + 1] : x.A[h][2 * h], qq = x.qq[2 * h], b = from_lane(beta, r + 8 * h);
         const float i = L2NORM ? inverse_root(kk + 1e-6f) : 1, j = L2NORM ? inverse_root(qq + 1e-6f) : 1;
         if (c == r - r % 2) {    // the lane of the diagonal
             const unsigned to = scratch + Scratch::VECTORS + 4 * (r + 8 * h);
@@ -271,7 +312,6 @@ ON_DEVICE void row_solve(unsigned slot, unsigned scratch, int lane) {
         write(scratch + Scratch::Z + s * 512 + lane * 16, z[4 * s], z[4 * s + 1], z[4 * s + 2], z[4 * s + 3]);
         write(slot + Slot::TM + s * 512 + lane * 16, t[4 * s], t[4 * s + 1], t[4 * s + 2], t[4 * s + 3]);
     }
-    __syncwarp();
 }
 // [/row-solve]
 
@@ -292,14 +332,14 @@ ON_DEVICE void decays(unsigned slot, unsigned scratch, Four before, bool edges, 
 // [/folded-decays]
 
 // [folded-norms] [-W; Q] = [0; q_factor Q] + z read, in place of read keys and queries
-ON_DEVICE void fold(unsigned slot, unsigned scratch, int lane) {
+ON_DEVICE void fold(unsigned slot, unsigned scratch, const Team& team, int lane) {
     unsigned top[4], bottom[4];
     load_tiles(top, scratch + Scratch::Z + lane / 16 * 512 + lane % 16 * 16);
     load_tiles(bottom, scratch + Scratch::Z + lane / 16 * 512 + (lane % 16 + 16) * 16);
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
     #pragma unroll 1
-    for (int s = 0; s < SLICES; s += FOLDED_TOGETHER) {
+    for (int s = team.slice(); s < team.slice() + Team::SHARE; s += FOLDED_TOGETHER) {
         unsigned read[FOLDED_TOGETHER][4], q[FOLDED_TOGETHER][4], W[FOLDED_TOGETHER][4], Q[FOLDED_TOGETHER][4];
         Four by[FOLDED_TOGETHER];
         #pragma unroll

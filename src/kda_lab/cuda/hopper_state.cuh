@@ -25,20 +25,12 @@ ON_DEVICE void scale(State& S, const Vector& f) {
 }
 
 // [one-accumulator] [U; O]^T = V^T [T; M]^T + S [-W; Q]^T: x[0..7] are U, x[8..15] are O, transposed
-// V^T from memory as left factor. rows: tokens that exist; what stands in the others may be nan
+// V^T from memory as left factor
 struct Values { unsigned x[4]; };
-ON_DEVICE Values load_values(unsigned slot, int warp, int lane, int rows) {
+ON_DEVICE Values load_values(unsigned slot, int warp, int lane) {
     Values v;
     const int token = lane % 8 + lane / 16 * 8, unit = 2 * warp + lane / 8 % 2;
     load_tiles_transposed(v.x, slot + Slot::V + token * 128 + ((unit ^ token % 8) << 4));
-    if (rows < C) {
-        const int t = 2 * (lane % 4);
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int first = t + i / 2 * 8;
-            v.x[i] &= (first < rows ? 0xffffu : 0) | (first + 1 < rows ? 0xffff0000u : 0);
-        }
-    }
     return v;
 }
 // In flight on return
@@ -89,15 +81,18 @@ ON_DEVICE void copy_rows(__nv_bfloat16* to, long long row_stride, unsigned tile,
 // 64 rows of S, from row `first` of the head on, from or to an array [.., KEY]. Without an array 0, or the identity
 ON_DEVICE void load_state(State& S, const float* from, bool identity, int first, int warp, int lane) {
     const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
-    #pragma unroll
-    for (int j = 0; j < KEY / 8; ++j)
+    if (from) {
         #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const int d = 8 * j + column - (first + row + 8 * h);
-            const Two one = {identity && d == 0 ? 1.f : 0, identity && d == -1 ? 1.f : 0};
-            const Two x = from ? *(const Two*)(from + (row + 8 * h) * KEY + 8 * j + column) : one;
-            S[4 * j + 2 * h] = x.x, S[4 * j + 2 * h + 1] = x.y;
-        }
+        for (int j = 0; j < KEY / 8; ++j)
+            #pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const Two x = *(const Two*)(from + (row + 8 * h) * KEY + 8 * j + column);
+                S[4 * j + 2 * h] = x.x, S[4 * j + 2 * h + 1] = x.y;
+            }
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < KEY / 2; ++i) S[i] = identity && 8 * (i / 4) + column + i % 2 == first + row + 8 * (i / 2 % 2) ? 1 : 0;
 }
 ON_DEVICE void store_state(const State& S, float* to, int warp, int lane) {
     #pragma unroll

@@ -3,13 +3,13 @@
 //
 // 64 rows of V are served by one thread block, 128 by a cluster of two that share the work. In each
 //   four state warps   hold 64 rows of S; block after block (16 tokens) they form [U; O] and add U^T write to S
-//   prepare warps      each turns raw q, k, g of a block of its own into factors, in place, without waiting for another warp
+//   prepare warps      in teams of two, half of the channels each, turn raw q, k, g of a block of their own into factors, in place
 //   two loaders        start the copies that bring q, k, g, v; a storer those that take o
 // A slot of shared memory carries a block on this way; mbarriers say how far it is. In a cluster each thread block prepares
 // every other block of tokens and sends the factors to its partner.
 //
 // Constants that the compiler is given: KEY (64 or 128); CTAS (1 or 2: VALUE / 64); GATE (hopper_layout.cuh), GATE_IN, BETA_IN
-// (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID, CHECKPOINTS (0 or 1); SLOTS, PREPARE_WARPS;
+// (float or __nv_bfloat16); UNBOUNDED (1: exponents may leave RANGE), L2NORM, BETA_SIGMOID, CHECKPOINTS (0 or 1); SLOTS, PREPARE_WARPS, TEAM, ABREAST; EVERY_LANE;
 // *_BYTES. q, k, v, o are bf16. Left to the caller: g <= 0 and no nan in tokens that exist.
 #include <hopper_work.cuh>
 #include <hopper_edges.cuh>
@@ -74,7 +74,7 @@ ON_DEVICE void copy_out(const Args& a, const Part& part, const Place& p, unsigne
 // this warp is done with a slot, and its part of O is there
 ON_DEVICE void hand_over(const Cursor& c, int lane) {
     __syncwarp();
-    if (lane == 0) arrive(c.out());
+    if (speaks(lane)) arrive(c.out());
 }
 
 // 64 rows of this thread block in an array [.., VALUE, KEY]
@@ -92,14 +92,15 @@ ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, Stat
         wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
         from = rows_of(a.passed_state, p, p.cluster - 1);
     }
-    load_state(S, from, part.transition, 64 * p.rank, p.warp, p.lane);
+    load_state(S, from, part.transition, 64 * p.rank, p.warp, lane_number());    // asked for here, or addresses would be kept for all parts
 }
 ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, unsigned slot) {
     const bool kept = CHECKPOINTS && part.checkpoint >= 0;
-    if (kept) store_state(S, rows_of(a.checkpoint_states, p, part.checkpoint * a.heads + part.head), p.warp, p.lane);
-    if (part.last && a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, p.lane);
+    const int lane = lane_number();
+    if (kept) store_state(S, rows_of(a.checkpoint_states, p, part.checkpoint * a.heads + part.head), p.warp, lane);
+    if (part.last && a.final_state) store_state(S, rows_of(a.final_state, p, part.sequence * a.heads + part.head), p.warp, lane);
     if (!part.passes) return;
-    store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, p.lane);
+    store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, lane);
     if (p.warp == 0 && p.lane < KEY / 4)    // at a checkpoint the state is in the units of the end
         passed_exit(a, p, p.cluster)[p.lane] = kept ? Four{0, 0, 0, 0} : read_four(slot + Slot::EXIT + 16 * p.lane);
     publish();
@@ -115,13 +116,11 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
     Cursor here(p, 0), next(p, 1);
     for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
         const Part& part = walk.part;
-        // tokens of the last block that exist; a transition has no values
-        const int rows = part.transition ? 0 : part.rows(part.blocks - 1), whole = part.transition ? 0 : C;
         begin_state(a, part, p, S);
         wait(here.full(), here.parity);
         Vector f;
         read_slices(f, 0, SLICES, here.slot + Slot::SCALE, lane);
-        Values v = load_values(here.slot, p.warp, lane, part.blocks == 1 ? rows : whole);
+        Values v = load_values(here.slot, p.warp, lane);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
         multiply_values(x, v, here.slot);
@@ -134,7 +133,7 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         for (int left = part.blocks - 1; left > 0; --left) {
             if (!there) {
                 wait(next.full(), next.parity);
-                v = load_values(next.slot, p.warp, lane, left == 1 ? rows : whole);
+                v = load_values(next.slot, p.warp, lane);
             }
             // half of the decays before and half behind the update: both times the tensor cores are at work
             read_slices(f, 0, SLICES / 2, next.slot + Slot::SCALE, lane);
@@ -149,7 +148,7 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
             multiply_state(S, x, next.slot);
             // behind the products there is time: an answer and a load take long
             there = same_in_all_lanes(there);
-            if (there) v = load_values(then.slot, p.warp, lane, left == 2 ? rows : whole);
+            if (there) v = load_values(then.slot, p.warp, lane);
             scale(S, f);
             hand_over(here, lane);
             here = next, next = then;
@@ -188,13 +187,23 @@ ON_DEVICE void load_tokens(const Args& a, const Part& part, const Place& p, int 
         load_box(slot + Slot::WQ + 2 * h * TILE + TILE, &a.q, part.row(c), h, part.key_head, part.batch, there);
     }
 }
-// V of a block, and what else its slot will receive from a partner
-ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int c, int n) {
-    const bool sent = !p.own(n);
-    arrive_and_expect(p.full(n), TILE + (sent ? Slot::SENT : 0));
-    load_box(p.slot(n) + Slot::V, &a.v, part.row(c), p.rank, part.head, part.batch, p.full(n));
+// V of a block, and what else its slot will receive from a partner. What does not exist of V is 0, since it may be nan in memory: rows
+// behind a tensor are; of a block that is not whole the others are cleared here. partial counts such blocks
+ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int c, int n, int& partial) {
+    const bool sent = !p.own(n), whole = part.transition || part.rows(c) >= C;
+    const unsigned values = p.slot(n) + Slot::V, full = p.full(n), there = whole ? full : p.base + Shared::PARTIAL + (sent ? 8 : 0);
+    arrive_and_expect(there, TILE + (whole && sent ? Slot::SENT : 0));
+    // a transition has no values
+    load_box(values, &a.v, part.transition ? int(a.tokens) : part.row(c), p.rank, part.head, part.batch, there);
+    if (!whole) {
+        wait(there, partial++ & 1);
+        #pragma unroll 1
+        for (unsigned at = part.rows(c) * 128; at < TILE; at += 16) write(values + at, Four{0, 0, 0, 0});
+        fence_async();
+        arrive_and_expect(full, sent ? Slot::SENT : 0);
+    }
     if (!sent) return;
-    arrive(p.full(n));
+    arrive(full);
     arrive_and_expect(p.exits(n), 4 * KEY);
 }
 
@@ -206,6 +215,7 @@ ON_DEVICE void prefetch_state(const Args& a, const Part& part, const Place& p) {
 // one lane: blocks on their way as their slots become free; n: the first one. A loader for those that are prepared here, one for
 // those that the partner sends
 ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
+    int partial = 0;
     for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
         const int c = n - walk.start;
         if (p.round(n)) wait(p.empty(n), p.phase(n) ^ 1);
@@ -213,7 +223,7 @@ ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
             load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
             if (c < CTAS) prefetch_state(a, walk.part, p);
         }
-        load_values(a, walk.part, p, c, n);
+        load_values(a, walk.part, p, c, n, partial);
     }
 }
 // one lane: O on its way, and then the slot is free
@@ -239,13 +249,25 @@ ON_DEVICE unsigned load_beta(const Args& a, const Part& part, int c, int lane) {
     return fetch_bits<sizeof(BETA_IN)>(a.beta + part.batch * a.beta_batch + token * a.beta_token + part.head * a.beta_head);
 }
 
-// number: of the warp among those that prepare
-ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
-    constexpr int STEP = CTAS * PREPARE_WARPS;
+// EXIT of a block is there, for who prepares the next one
+ON_DEVICE void send_exit(const Place& p, int n, unsigned slot, int lane) {
+    if (CTAS == 2 && lane < KEY / 4) {
+        const Four exit = read_four(slot + Slot::EXIT + 16 * lane);
+        const unsigned to = p.partner().slot(n) + Slot::EXIT + 16 * lane, exits = p.partner().exits(n);
+        // the block that the partner's slot held before
+        const int before = n - CTAS * SENT_SLOTS;
+        if (before >= 0) wait(p.empty(before), p.phase(before));
+        write_there(to, exit.x, exit.y, exits), write_there(to + 8, exit.z, exit.w, exits);
+    }
+    if (speaks(lane)) arrive(p.exits(n));
+}
+
+ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
+    constexpr int STEP = CTAS * TEAMS;
     const int lane = p.lane;
-    const unsigned scratch = p.base + Shared::SCRATCH + number * Scratch::BYTES, again = p.base + Shared::AGAIN + 8 * number;
+    const unsigned scratch = p.base + Shared::SCRATCH + team.number * Scratch::BYTES, again = p.base + Shared::AGAIN + 8 * team.number;
     const Sums sums(lane);
-    int n = CTAS * number + p.rank, repeats = 0;
+    int n = CTAS * team.number + p.rank, repeats = 0;
     Walk walk(a, p.base + Shared::PLACE);
     bool edges = false;     // gates of the last block were too strong for one reference
     int head = -1;          // whose gate and shifts these are
@@ -255,59 +277,58 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, int number) {
         const Part part = walk.part;
         if (part.head != head) {
             head = part.head;
-            gate = Gate(a.A_log, a.lower_bound, head), shifts = Shifts(a.dt_bias, gate, head, scratch, lane);
+            gate = Gate(a.A_log, a.lower_bound, head), shifts = Shifts(a.dt_bias, gate, head, scratch, team, lane);
         }
         for (; n < walk.start + part.blocks; n += STEP) {
             const int c = n - walk.start;
             const unsigned slot = p.slot(n);
-            const unsigned beta_bits = load_beta(a, part, c, lane);
+            const unsigned beta_bits = team.first() ? load_beta(a, part, c, lane) : 0;
             Scores x;
             bool edges_here = edges;
             wait(p.tokens(n), p.phase(n));
-            if (part.rows(c) < C) clear_missing(slot, part.rows(c), lane);
-            if (!UNBOUNDED || !edges) edges = middle_units(slot, shifts, sums, gate, x, lane);
+            if (part.rows(c) < C) clear_missing(slot, part.rows(c), team, lane);
+            if (!UNBOUNDED || !edges) edges = middle_units(slot, shifts, sums, gate, x, team, lane);
             if (UNBOUNDED && edges) {
                 if (!edges_here) {      // nothing is left of the raw tokens
                     fence_async();
-                    __syncwarp();
-                    if (lane == 0) load_tokens(a, part, p, c, slot, again);
+                    team.meet();
+                    if (team.first() && lane == 0) load_tokens(a, part, p, c, slot, again);
                     wait(again, repeats++ & 1);
-                    if (part.rows(c) < C) clear_missing(slot, part.rows(c), lane);
+                    if (part.rows(c) < C) clear_missing(slot, part.rows(c), team, lane);
                     x = Scores();
                     edges_here = true;
                 }
-                edges = edge_units(slot, shifts, sums, gate, x, lane);
+                edges = edge_units(slot, shifts, sums, gate, x, team, lane);
             }
-            const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
-            const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
-            store_scores(x, slot, scratch, beta, a.scale, lane);
-            if (CTAS == 2 && lane < KEY / 4) {
-                const Four exit = read_four(slot + Slot::EXIT + 16 * lane);
-                const unsigned to = p.partner().slot(n) + Slot::EXIT + 16 * lane, exits = p.partner().exits(n);
-                // the block that the partner's slot held before
-                const int before = n - CTAS * SENT_SLOTS;
-                if (before >= 0) wait(p.empty(before), p.phase(before));
-                write_there(to, exit.x, exit.y, exits), write_there(to + 8, exit.z, exit.w, exits);
+            if (!team.first()) leave_scores(x, slot, scratch, lane);
+            team.meet();    // scores, entry and exit of all channels
+            if (team.last()) send_exit(p, n, slot, lane);
+            if (team.first()) {
+                if (!team.last()) add_scores(x, slot, scratch, lane);
+                const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
+                const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
+                store_scores(x, slot, scratch, beta, a.scale, lane);
+                row_solve(slot, scratch, lane);
             }
-            if (lane == 0) arrive(p.exits(n));
-            row_solve(slot, scratch, lane);
-            Four before = {0, 0, 0, 0};    // this lane's part of the EXIT of the block before
-            if (c) wait(p.exits(n - 1), p.phase(n - 1));
-            const bool passed = !c && !part.first && !(CHECKPOINTS && part.resumes);    // comes from the cluster before
-            if (passed) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
-            if (lane < KEY / 4) {
-                if (c) before = read_four(p.slot(n - 1) + Slot::EXIT + 16 * lane);
-                else if (passed) before = passed_exit(a, p, p.cluster - 1)[lane];
+            if (team.last()) {
+                Four before = {0, 0, 0, 0};    // this lane's part of the EXIT of the block before
+                if (c) wait(p.exits(n - 1), p.phase(n - 1));
+                const bool passed = !c && !part.first && !(CHECKPOINTS && part.resumes);    // comes from the cluster before
+                if (passed) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
+                if (lane < KEY / 4) {
+                    if (c) before = read_four(p.slot(n - 1) + Slot::EXIT + 16 * lane);
+                    else if (passed) before = passed_exit(a, p, p.cluster - 1)[lane];
+                }
+                decays(slot, scratch, before, edges_here, lane);
+                if (n && speaks(lane)) release(p, n - 1);
             }
-            decays(slot, scratch, before, edges_here, lane);
-            if (n && lane == 0) release(p, n - 1);
-            fold(slot, scratch, lane);
+            team.meet();    // solved rows and decays
+            fold(slot, scratch, team, lane);
             fence_async();
-            __syncwarp();
-            if (lane == 0) {
-                arrive(p.full(n));
-                if (CTAS == 2) copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
-            }
+            team.meet();    // all factors
+            if (!team.first()) continue;
+            if (speaks(lane)) arrive(p.full(n));
+            if (CTAS == 2 && lane == 0) copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
         }
     }
 }
@@ -327,13 +348,14 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
         for (int s = 0; s < SLOTS; ++s) {
             // who prepares it and who announces V; the warps of the state; the storers, also of a partner who has a copy, and who
             // folds the next block
-            mbarrier_init(base + Shared::FULL + 8 * s, 2);
-            mbarrier_init(base + Shared::OUT + 8 * s, STATE_WARPS);
-            mbarrier_init(base + Shared::EMPTY + 8 * s, (s < OWN_SLOTS ? CTAS : 1) + 1);
-            mbarrier_init(base + Shared::EXITS + 8 * s, 1);
+            const bool own = s < OWN_SLOTS;
+            mbarrier_init(base + Shared::FULL + 8 * s, (own ? VOICES : 1) + 1);
+            mbarrier_init(base + Shared::OUT + 8 * s, STATE_WARPS * VOICES);
+            mbarrier_init(base + Shared::EMPTY + 8 * s, (own ? CTAS : 1) + VOICES);
+            mbarrier_init(base + Shared::EXITS + 8 * s, own ? VOICES : 1);
             mbarrier_init(base + Shared::TOKENS + 8 * s, 1);
         }
-        for (int i = 0; i < PREPARE_WARPS; ++i) mbarrier_init(base + Shared::AGAIN + 8 * i, 1);
+        for (int i = 0; i < TEAMS + 2; ++i) mbarrier_init(base + Shared::AGAIN + 8 * i, 1);    // and PARTIAL
         mbarriers_are_ready();
     }
     if (warp == 1) find_range(a, p.cluster, base + Shared::PLACE, lane);
@@ -345,7 +367,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
         state_role(a, p);
     } else if (warp < LOADERS) {
         more_registers<PREPARE_REGISTERS>();
-        if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, warp - STATE_WARPS);
+        if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, Team(warp - STATE_WARPS));
     } else {
         fewer_registers<MOVE_REGISTERS>();
         if (p.lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);

@@ -193,6 +193,14 @@ ON_DEVICE bool any_lane(bool mine) {
 }
 
 ON_DEVICE void barrier(int number, int threads) { wait(named[cluster_rank()][number], threads), dawdle(); }
+static int votes[2][16];
+ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
+    int& all = votes[cluster_rank()][number];
+    all += mine, barrier(number, threads);
+    const bool any = all;
+    barrier(number, threads), all -= mine;
+    return any;
+}
 ON_DEVICE void end_phase(Mbarrier& b) {
     if (b.missing < 0) std::abort();    // more arrivals than were promised
     if (!b.missing && !b.bytes) ++b.phase, b.missing = b.count, ++progress;
