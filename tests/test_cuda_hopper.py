@@ -43,8 +43,8 @@ def call(arguments, count=None, source=hopper.SOURCE, slots=None, way=None, **nu
     def kernel(kind, device):
         constants = dict(kind.constants())
         if slots:
-            few, (slot, rest) = slots[kind.ctas()], kind.sizes(2)
-            constants |= {"PREPARE_WARPS": 2 * constants["TEAM"], "SLOTS": few, "SHARED_BYTES": few * slot + rest}
+            few = slots[kind.ctas()]
+            constants |= {"PREPARE_WARPS": 2 * constants["TEAM"], "SLOTS": few, "SHARED_BYTES": kind.shared_with(few, 2)}
         found = on_cpu.Kernel(source, tuple(constants.items()), (hopper.NAME,), hopper.NAME)
         for name, value in {"jitter": 0, **numbers}.items():
             ctypes.c_int.in_dll(found.library, name).value = value

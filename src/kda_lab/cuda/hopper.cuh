@@ -20,6 +20,12 @@ ON_DEVICE unsigned pack(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
     return x;
 }
+// likewise as fp16
+ON_DEVICE unsigned pack_half(float low, float high) {
+    unsigned x;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
+    return x;
+}
 // products of two pairs, each rounded once
 ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) {
     unsigned z;
@@ -125,12 +131,20 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
+// and with factors in fp16
+ON_DEVICE void multiply_half(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
 ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 
 // ---- barriers ----
 // bar.sync: the threads that call it with this number
 ON_DEVICE void barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
-// the same, and whether any of them says yes
+// who does not wait there
+ON_DEVICE void arrive_at_barrier(int number, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+// bar.red: the same as barrier, and whether any of them says yes
 ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
     unsigned any;
     asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbar.red.or.pred q, %1, %2, p;\nselp.b32 %0, 1, 0, q;\n}"
@@ -192,6 +206,9 @@ ON_DEVICE unsigned in_block(unsigned a, int rank) {
 }
 // no .cluster scope: that costs a fence of the whole GPU, and nothing travels with this arrival but "I have read"
 ON_DEVICE void arrive_there(unsigned b) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(b) : "memory"); }
+ON_DEVICE void arrive_and_expect_there(unsigned b, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" :: "r"(b), "r"(bytes) : "memory");
+}
 ON_DEVICE void copy_there(unsigned to, unsigned from, unsigned bytes, unsigned b) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         :: "r"(to), "r"(from), "r"(bytes), "r"(b) : "memory");

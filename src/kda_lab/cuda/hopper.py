@@ -25,6 +25,7 @@ BOUNDS = 128  # of sequences that the kernel keeps in shared memory
 GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
+ROW = 80  # bytes of a row of 16 floats that a lane reads
 SHARED_LIMIT = 227 * 1024
 
 
@@ -85,23 +86,26 @@ class Variant(NamedTuple):
         """How many prepare a block together."""
         return self.team or (2 if self.gates == torch.bfloat16 else 1)
 
-    def sizes(self, teams):
-        """Bytes of a slot with its mbarriers, and of all the rest with so many teams, as hopper_layout.cuh counts."""
+    def shared_with(self, slots, teams):
+        """Bytes of shared memory with so many of both, as hopper_layout.cuh counts."""
         vector, keys = 4 * self.key, self.key // 64 * 2048
         slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
-        scratch = whole_lines(teams * (1024 + 256 + vector + (vector if self.unbounded else 0)))
-        return slot + 40, scratch + 8 * teams + 16 + 32 + 4 * BOUNDS + 1024
+        scratch = 1024 + 256 + vector + 16 * ROW + (vector if self.unbounded else 0)
+        exits = (slots - self.sent()) * (8 + (vector if self.ctas() == 2 else 0))
+        return slots * (slot + 32) + exits + teams * (scratch + 8) + 16 * ROW + 16 + 32 + 4 * BOUNDS + 1024
+
+    def sent(self):
+        """Slots for what the partner in a cluster sends."""
+        return 4 if self.ctas() == 2 else 0
 
     def slots(self, teams):
-        """How many blocks a thread block has room for: 4, 8 or 16 of its own, and in a cluster 4 of its partner's."""
-        slot, rest = self.sizes(teams)
-        sent = 4 if self.ctas() == 2 else 0
-        return max(n for n in (4, 8, 16) if (n + sent) * slot + rest <= SHARED_LIMIT) + sent
+        """How many blocks a thread block has room for: 4, 8 or 16 of its own, and those of its partner."""
+        return max(n for own in (4, 8, 16) if self.shared_with(n := own + self.sent(), teams) <= SHARED_LIMIT)
 
     def prepare_warps(self):
         """At most 8, and no more teams than there are slots for blocks of their own."""
-        team, sent = self.warps_of_a_team(), 4 if self.ctas() == 2 else 0
-        return self.warps or next(n * team for n in range(8 // team, 0, -1) if self.slots(n) - sent >= n)
+        team = self.warps_of_a_team()
+        return self.warps or next(n * team for n in range(8 // team, 0, -1) if self.slots(n) - self.sent() >= n)
 
     def teams(self):
         """How many prepare blocks side by side in a thread block."""
@@ -109,8 +113,7 @@ class Variant(NamedTuple):
 
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
-        slot, rest = self.sizes(self.teams())
-        return self.slots(self.teams()) * slot + rest
+        return self.shared_with(self.slots(self.teams()), self.teams())
 
     def constants(self):
         """The -D pairs, sizes included."""

@@ -31,7 +31,7 @@ ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, i
 ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0, pairs[2][4] = {};
     #pragma unroll 1
-    for (int s = team.slice(); s < team.slice() + Team::SHARE; ++s) {
+    for (int s = team.from(); s < team.to(); ++s) {
         const Raw r = load_slice(slot, shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
         add_norms(x, r);

@@ -6,25 +6,36 @@
 #include <hopper.cuh>
 
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay exact to 2^-12
+constexpr float UNIT = 256;         // gates to base 2 in units of 1/256: fp16 holds those from 2^-22 to 160 with 11 binary digits
+constexpr float FLOOR = -160 * UNIT;    // 2^-160 is 0 in fp32
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
 // slices side by side: one works while the other waits
-constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = UNBOUNDED || sizeof(GATE_IN) == 4 || SLICES / TEAM < 4 ? 2 : 4;
+constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = 2;
 
 // The warps that prepare a block: one, or two with half of the channels each. The first one solves, the last one sees to the decays
 struct Team {
-    static constexpr int SHARE = SLICES / TEAM;    // slices of a member
+    static constexpr int SPLIT = SLICES / TEAM, SPLIT_FOLD = SLICES / TEAM;    // slices of the first member
     int number, member;
     // members change places in the upper four warps: so those that solve are on all four schedulers
     __device__ explicit Team(int warp) : number(warp / TEAM), member(TEAM == 1 ? 0 : (warp ^ warp / 4) & 1) {}
     __device__ bool first() const { return TEAM == 1 || member == 0; }
     __device__ bool last() const { return TEAM == 1 || member == 1; }
-    __device__ int slice() const { return TEAM == 1 ? 0 : member * SHARE; }    // the first one of this member
+    // slices of this member, from .. to - 1, and those that it folds
+    __device__ int from() const { return first() ? 0 : SPLIT; }
+    __device__ int to() const { return last() ? SLICES : SPLIT; }
+    __device__ int fold_from() const { return first() ? 0 : SPLIT_FOLD; }
+    __device__ int fold_to() const { return last() ? SLICES : SPLIT_FOLD; }
     // what the others wrote to shared memory before is there
     __device__ void meet() const {
         if (TEAM == 1) __syncwarp();
         else barrier(2 + number, 32 * TEAM);
+    }
+    // the last one waits for what the others have done
+    __device__ void done() const {
+        if (TEAM == 1) __syncwarp();
+        else if (last()) barrier(2 + TEAMS + number, 32 * TEAM);
+        else arrive_at_barrier(2 + TEAMS + number, 32 * TEAM);
     }
     __device__ bool any(bool mine) const { return TEAM == 1 ? any_lane(mine) : barrier_any(2 + number, 32 * TEAM, mine); }
 };
@@ -32,13 +43,13 @@ struct Team {
 // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
 ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
 
-struct Gate {              // log2 decay = scale * f(slope x + shift)
+struct Gate {              // log2 decay in UNIT = scale * f(slope x + shift)
     float slope, scale;
     __device__ Gate() {}
     __device__ Gate(const float* A_log, float lower_bound, int head) {
         const float rate = rate_of(A_log, head);
-        slope = GATE == BOUNDED ? -rate * LOG2_E : LOG2_E;
-        scale = GATE == BOUNDED ? 1 / (lower_bound * LOG2_E) : -rate;
+        slope = GATE == BOUNDED ? -rate * LOG2_E : GATE == GIVEN ? UNIT * LOG2_E : LOG2_E;
+        scale = GATE == BOUNDED ? 1 / (UNIT * lower_bound * LOG2_E) : UNIT * -rate;
     }
     __device__ float operator()(float x, float shift) const {
         // [gate-bounded] lower_bound sigmoid(rate (x + bias)), in base 2
@@ -63,7 +74,7 @@ struct Shifts {
         : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
         if (GATE == GIVEN) return;
         __syncwarp();
-        for (int d = 16 * team.slice() + lane; d < 16 * (team.slice() + Team::SHARE); d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
+        for (int d = 16 * team.from() + lane; d < 16 * team.to(); d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
         __syncwarp();
     }
     __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }    // of channel 8j + lane / 4
@@ -84,15 +95,17 @@ ON_DEVICE unsigned gate_at(int token, int channel) {
 
 // tokens from `rows` on do not exist: k = q = 0 and no decay
 ON_DEVICE void clear_missing(unsigned slot, int rows, const Team& team, int lane) {
-    constexpr int WORDS = Team::SHARE * 8;
-    for (int i = lane; i < (C - rows) * WORDS; i += 32) {
-        const int row = rows + i / WORDS, channel = 16 * team.slice() + 2 * (i % WORDS), s = channel / 16;
-        const unsigned word = in_tile(row, channel / 8 % 2, s) + channel % 8 * 2;
-        write(slot + Slot::WQ + s / 4 * 2 * TILE + word, 0u);
-        write(slot + Slot::WQ + s / 4 * 2 * TILE + TILE + word, 0u);
-        if (sizeof(GATE_IN) == 4) write(slot + gate_at(row, channel), NO_DECAY, NO_DECAY);
-        else write(slot + Slot::G + s / 4 * TILE + word, pack(NO_DECAY, NO_DECAY));
-    }
+    #pragma unroll 1
+    for (int row = rows; row < C; ++row)
+        #pragma unroll 1
+        for (int channel = 16 * team.from() + 2 * lane; channel < 16 * team.to(); channel += 64) {
+            const int s = channel / 16;
+            const unsigned word = in_tile(row, channel / 8 % 2, s) + channel % 8 * 2;
+            write(slot + Slot::WQ + s / 4 * 2 * TILE + word, 0u);
+            write(slot + Slot::WQ + s / 4 * 2 * TILE + TILE + word, 0u);
+            if (sizeof(GATE_IN) == 4) write(slot + gate_at(row, channel), NO_DECAY, NO_DECAY);
+            else write(slot + Slot::G + s / 4 * TILE + word, pack(NO_DECAY, NO_DECAY));
+        }
     __syncwarp();
 }
 
@@ -127,30 +140,30 @@ ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
 // Rows of the sums that make exponents out of gates, as left factors. With tokens counted from 0, token 7 is the middle:
 // row i > 7 adds tokens 8..i; row i < 7 takes tokens i+1..7 back; row 7, whose exponent is 0, adds tokens 0..7 for the entry
 struct Sums {
-    unsigned rows[4];      // 0..7 for tokens 0..7, 8..15 for tokens 8..15: of each product one half counts. Twice, for both pieces
+    unsigned rows[4];
     __device__ explicit Sums(int lane) {
         const int g = lane / 4, j = 2 * (lane % 4);
-        rows[0] = rows[2] = g == 7 ? pack(1, 1) : pack(j > g ? -1 : 0, j + 1 > g ? -1 : 0);
-        rows[1] = rows[3] = pack(j <= g ? 1 : 0, j + 1 <= g ? 1 : 0);
+        const float one = 1 / UNIT;
+        rows[0] = g == 7 ? pack_half(one, one) : pack_half(j > g ? -one : 0, j + 1 > g ? -one : 0);
+        rows[3] = pack_half(j <= g ? one : 0, j + 1 <= g ? one : 0);
+        rows[1] = rows[2] = 0;    // tokens of the other half
     }
 };
 
 // [middle-units] the exponents of a slice in base 2: d[u][h] of token 8h + g, channels 8u + 2t and + 1, and in the lanes of
 // tokens 7 and 15 the sums of both halves
-// [gate-sums] sums are products with 0 and 1, gates in two pieces of bf16: at most 2^-16 of a gate is lost, the same in every sum
+// [gate-sums] sums are products with 0 and 1/256, gates in fp16: at most 2^-11 of a gate is lost, the same in every sum
 struct Exponents { Two d[2][2], entry[2]; };
 ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, int lane) {
     Exponents x;
     #pragma unroll
     for (int u = 0; u < 2; ++u) {
+        unsigned b[2];
+        float d[4];
         #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const float a = gate(r.gate(u, h, 0), r.by[u]), b = gate(r.gate(u, h, 1), r.by[u]);
-            const unsigned top = pack(a, b), rest = pack(a - low(top), b - high(top));
-            float d[4];
-            multiply_first(d, sums.rows, top, rest);
-            x.d[u][h] = {d[2 * h], d[2 * h + 1]};
-        }
+        for (int h = 0; h < 2; ++h) b[h] = pack_half(gate(r.gate(u, h, 0), r.by[u]), gate(r.gate(u, h, 1), r.by[u]));
+        multiply_half(d, sums.rows, b[0], b[1]);
+        x.d[u][0] = {d[0], d[1]}, x.d[u][1] = {d[2], d[3]};
         x.entry[u] = x.d[u][0];
         if (lane / 4 == 7) x.d[u][0] = {0, 0};
     }
@@ -184,7 +197,7 @@ ON_DEVICE void add_norms(Scores& x, const Raw& r) {
 ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0;
     #pragma unroll 1
-    for (int s = team.slice(); s < team.slice() + Team::SHARE; s += TOGETHER) {
+    for (int s = team.from(); s < team.to(); s += TOGETHER) {
         Raw r[TOGETHER];
         Exponents e[TOGETHER];
         unsigned k[TOGETHER][4], q[TOGETHER][4], w[TOGETHER][4];
@@ -222,10 +235,10 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
 // [/middle-units]
 
 // A member's share of the scores, where store_scores will write the whole: left there by the last one, added by the first one
-ON_DEVICE void leave_scores(const Scores& x, unsigned slot, unsigned scratch, int lane) {
-    const unsigned at = lane / 4 * 64 + lane % 4 * 8, A = scratch + Scratch::A + at, M = slot + Slot::TM + at;
+ON_DEVICE void leave_scores(const Scores& x, unsigned scratch, int lane) {
+    const unsigned A = scratch + Scratch::A + lane / 4 * 64 + lane % 4 * 8, M = scratch + Scratch::M + lane / 4 * ROW + lane % 4 * 8;
     write(A, x.A[0][0], x.A[0][1]), write(A + 512, x.A[0][2], x.A[0][3]), write(A + 512 + 32, x.A[1][2], x.A[1][3]);
-    write(M, x.M[0][0], x.M[0][1]), write(M + 512, x.M[0][2], x.M[0][3]), write(M + 512 + 32, x.M[1][2], x.M[1][3]);
+    write(M, x.M[0][0], x.M[0][1]), write(M + 8 * ROW, x.M[0][2], x.M[0][3]), write(M + 8 * ROW + 32, x.M[1][2], x.M[1][3]);
     if (L2NORM && lane % 4 == 0) {
         const unsigned qq = scratch + Scratch::VECTORS + lane;
         write(qq, x.qq[0]), write(qq + 32, x.qq[2]);
@@ -235,10 +248,10 @@ ON_DEVICE void add_two(float (&x)[4], int i, unsigned a) {
     const Two y = read_two(a);
     x[i] += y.x, x[i + 1] += y.y;
 }
-ON_DEVICE void add_scores(Scores& x, unsigned slot, unsigned scratch, int lane) {
-    const unsigned at = lane / 4 * 64 + lane % 4 * 8, A = scratch + Scratch::A + at, M = slot + Slot::TM + at;
+ON_DEVICE void add_scores(Scores& x, unsigned scratch, int lane) {
+    const unsigned A = scratch + Scratch::A + lane / 4 * 64 + lane % 4 * 8, M = scratch + Scratch::M + lane / 4 * ROW + lane % 4 * 8;
     add_two(x.A[0], 0, A), add_two(x.A[0], 2, A + 512), add_two(x.A[1], 2, A + 512 + 32);
-    add_two(x.M[0], 0, M), add_two(x.M[0], 2, M + 512), add_two(x.M[1], 2, M + 512 + 32);
+    add_two(x.M[0], 0, M), add_two(x.M[0], 2, M + 8 * ROW), add_two(x.M[1], 2, M + 8 * ROW + 32);
     if (L2NORM) {
         const unsigned qq = scratch + Scratch::VECTORS + lane / 4 * 4;
         x.qq[0] += read_float(qq), x.qq[2] += read_float(qq + 32);
@@ -247,13 +260,13 @@ ON_DEVICE void add_scores(Scores& x, unsigned slot, unsigned scratch, int lane) 
 }
 
 // Scores and norms to memory, for the solve. beta: in lanes 0..15, of their token
-ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, float beta, float scale, int lane) {
+ON_DEVICE void store_scores(const Scores& x, unsigned scratch, float beta, float scale, int lane) {
     const int r = lane / 4, c = 2 * (lane % 4);
-    const unsigned A = scratch + Scratch::A + r * 64 + c * 4, M = slot + Slot::TM + r * 64 + c * 4;
+    const unsigned A = scratch + Scratch::A + r * 64 + c * 4, M = scratch + Scratch::M + r * ROW + c * 4;
     write(A, x.A[0][0], x.A[0][1]), write(A + 512, x.A[0][2], x.A[0][3]), write(A + 512 + 32, x.A[1][2], x.A[1][3]);
     // the mask selects: what lies above the diagonal may be inf
     write(M, c <= r ? x.M[0][0] : 0, c < r ? x.M[0][1] : 0), write(M + 32, 0.f, 0.f);
-    write(M + 512, x.M[0][2], x.M[0][3]), write(M + 512 + 32, c <= r ? x.M[1][2] : 0, c < r ? x.M[1][3] : 0);
+    write(M + 8 * ROW, x.M[0][2], x.M[0][3]), write(M + 8 * ROW + 32, c <= r ? x.M[1][2] : 0, c < r ? x.M[1][3] : 0);
     // [l2-norm] of rows r and r + 8
     #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -269,17 +282,15 @@ ON_DEVICE void store_scores(const Scores& x, unsigned slot, unsigned scratch, fl
 }
 
 // [row-solve] lane r owns row r of 32: y_l final, then y_j -= c_l y_l A_lj for j < l. fp32; no power series, so nearly equal
-// keys cost no digits. Stores z = c y for [-W; Q] and -b y for [T; M]
-ON_DEVICE void row_solve(unsigned slot, unsigned scratch, int lane) {
+// keys cost no digits. Stores z = c y for [-W; Q] and -b y for [T; M]. start: where the row begins from, of the identity or of M
+ON_DEVICE void row_solve(unsigned slot, unsigned scratch, unsigned start, int lane) {
     const unsigned vectors = scratch + Scratch::VECTORS;
     float y[16];
-    const float factor = read_float(vectors + 128 + lane % 16 * 4);
+    const float factor = read_float(vectors + 128 + lane % 16 * 4), by = lane < 16 ? -1 : -factor;
     #pragma unroll
     for (int j = 0; j < 16; j += 4) {
-        const Four m = read_four(slot + Slot::TM + lane % 16 * 64 + j * 4);
-        const float row[4] = {m.x, m.y, m.z, m.w};
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) y[j + i] = lane >= 16 ? -factor * row[i] : j + i == lane ? -1 : 0;
+        const Four x = read_four(start + j * 4);
+        y[j] = by * x.x, y[j + 1] = by * x.y, y[j + 2] = by * x.z, y[j + 3] = by * x.w;
     }
     unsigned z[8], t[8];
     Four next[4];    // the next row of A, loaded a step ahead
@@ -306,7 +317,7 @@ ON_DEVICE void row_solve(unsigned slot, unsigned scratch, int lane) {
         z[l0 / 2] = pack(u[0], u[1]);
         t[l0 / 2] = pack(-b.x * y[l0], -b.y * y[l0 + 1]);
     }
-    __syncwarp();        // nobody reads A and M any more
+    __syncwarp();        // nobody reads A any more
     #pragma unroll
     for (int s = 0; s < 2; ++s) {
         write(scratch + Scratch::Z + s * 512 + lane * 16, z[4 * s], z[4 * s + 1], z[4 * s + 2], z[4 * s + 3]);
@@ -339,7 +350,7 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, const Team& team, int lane)
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
     #pragma unroll 1
-    for (int s = team.slice(); s < team.slice() + Team::SHARE; s += FOLDED_TOGETHER) {
+    for (int s = team.fold_from(); s < team.fold_to(); s += FOLDED_TOGETHER) {
         unsigned read[FOLDED_TOGETHER][4], q[FOLDED_TOGETHER][4], W[FOLDED_TOGETHER][4], Q[FOLDED_TOGETHER][4];
         Four by[FOLDED_TOGETHER];
         #pragma unroll

@@ -33,8 +33,13 @@ struct Place {
     // the mbarriers of a block's slot; each phase of theirs is a block
     __device__ unsigned full(int n) const { return base + Shared::FULL + number(n) * 8; }
     __device__ unsigned empty(int n) const { return base + Shared::EMPTY + number(n) * 8; }
-    __device__ unsigned exits(int n) const { return base + Shared::EXITS + number(n) * 8; }
     __device__ unsigned tokens(int n) const { return base + Shared::TOKENS + number(n) * 8; }
+    // EXIT of block n, which waits for nothing of the partner: its ring is as long as that of the slots where it comes from
+    __device__ unsigned exits(int n) const { return base + Shared::EXITS + unsigned(n) / CTAS % OWN_SLOTS * 8; }
+    __device__ unsigned exit_phase(int n) const { return unsigned(n) / CTAS / OWN_SLOTS & 1; }
+    __device__ unsigned exit(int n) const {
+        return CTAS == 1 ? slot(n) + Slot::EXIT : base + Shared::AHEAD + unsigned(n) / CTAS % OWN_SLOTS * (4 * KEY);
+    }
     __device__ Place partner() const { return Place{in_block(base, 1 - rank), cluster, 1 - rank, warp, lane}; }
     __device__ unsigned out(int n) const { return base + Shared::OUT + number(n) * 8; }
 };
@@ -52,7 +57,6 @@ struct Cursor {
         : slot(p.slot(n)), bar(p.full(n)), parity(p.phase(n)), first(p.base + (p.own(n) ? 0 : OWN_SLOTS) * Slot::BYTES),
           end(p.base + (p.own(n) ? OWN_SLOTS : SLOTS) * Slot::BYTES) {}
     __device__ unsigned full() const { return bar; }
-    __device__ unsigned exits() const { return bar + Shared::EXITS - Shared::FULL; }
     __device__ unsigned out() const { return bar + Shared::OUT - Shared::FULL; }
     __device__ Cursor after() const {
         Cursor c = *this;
@@ -156,7 +160,6 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         wgmma_wait<0>(), pin(x);
         update(S, x, o, here.slot);
         write_out(o, here.slot, p.warp, lane);
-        wait(here.exits(), here.parity);
         read_slices(f, 0, SLICES, here.slot + Slot::EXIT, lane);
         wgmma_wait<0>(), pin(S);
         if (part.last || (CHECKPOINTS && part.checkpoint >= 0)) {
@@ -202,9 +205,7 @@ ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int 
         fence_async();
         arrive_and_expect(full, sent ? Slot::SENT : 0);
     }
-    if (!sent) return;
-    arrive(full);
-    arrive_and_expect(p.exits(n), 4 * KEY);
+    if (sent) arrive(full);
 }
 
 // the state that a part will begin with: who holds the state has no registers to ask for it early
@@ -225,11 +226,12 @@ ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
         }
         load_values(a, walk.part, p, c, n, partial);
     }
+    // the last EXIT lands before the end, even if nobody needs it
+    if (!p.own(n) && n >= CTAS) wait(p.exits(n - CTAS), p.exit_phase(n - CTAS));
 }
-// one lane: O on its way, and then the slot is free
-ON_DEVICE void store_role(const Args& a, const Place& p) {
-    int n = 0;
-    for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); ++n) {
+// one lane: O on its way, and then the slot is free; n: the first block. A storer for every other block
+ON_DEVICE void store_role(const Args& a, const Place& p, int n) {
+    for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
         const int c = n - walk.start;
         wait(p.out(n), p.phase(n));
         if (a.out && walk.part.rows(c) >= C) {
@@ -251,21 +253,29 @@ ON_DEVICE unsigned load_beta(const Args& a, const Part& part, int c, int lane) {
 
 // EXIT of a block is there, for who prepares the next one
 ON_DEVICE void send_exit(const Place& p, int n, unsigned slot, int lane) {
-    if (CTAS == 2 && lane < KEY / 4) {
+    if (CTAS == 1) {
+        if (speaks(lane)) arrive(p.exits(n));
+        return;
+    }
+    const unsigned to = p.partner().exit(n) + 16 * lane, exits = p.partner().exits(n);
+    if (lane == 0) arrive_and_expect_there(exits, 4 * KEY);
+    if (lane < KEY / 4) {
         const Four exit = read_four(slot + Slot::EXIT + 16 * lane);
-        const unsigned to = p.partner().slot(n) + Slot::EXIT + 16 * lane, exits = p.partner().exits(n);
-        // the block that the partner's slot held before
-        const int before = n - CTAS * SENT_SLOTS;
-        if (before >= 0) wait(p.empty(before), p.phase(before));
         write_there(to, exit.x, exit.y, exits), write_there(to + 8, exit.z, exit.w, exits);
     }
-    if (speaks(lane)) arrive(p.exits(n));
+}
+// the factors of a block on their way to the partner, whose slot has to be free
+ON_DEVICE void send(const Place& p, int n, unsigned slot) {
+    const int before = n - CTAS * SENT_SLOTS;    // the block that it held before
+    if (before >= 0) wait(p.empty(before), p.phase(before));
+    copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
 }
 
 ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
     constexpr int STEP = CTAS * TEAMS;
     const int lane = p.lane;
     const unsigned scratch = p.base + Shared::SCRATCH + team.number * Scratch::BYTES, again = p.base + Shared::AGAIN + 8 * team.number;
+    const unsigned start = lane < 16 ? p.base + Shared::IDENTITY + lane * ROW : scratch + Scratch::M + (lane - 16) * ROW;
     const Sums sums(lane);
     int n = CTAS * team.number + p.rank, repeats = 0;
     Walk walk(a, p.base + Shared::PLACE);
@@ -300,35 +310,38 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
                 }
                 edges = edge_units(slot, shifts, sums, gate, x, team, lane);
             }
-            if (!team.first()) leave_scores(x, slot, scratch, lane);
+            if (!team.first()) leave_scores(x, scratch, lane);
             team.meet();    // scores, entry and exit of all channels
             if (team.last()) send_exit(p, n, slot, lane);
             if (team.first()) {
-                if (!team.last()) add_scores(x, slot, scratch, lane);
+                if (!team.last()) add_scores(x, scratch, lane);
                 const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
                 const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
-                store_scores(x, slot, scratch, beta, a.scale, lane);
-                row_solve(slot, scratch, lane);
+                store_scores(x, scratch, beta, a.scale, lane);
+                row_solve(slot, scratch, start, lane);
             }
             if (team.last()) {
                 Four before = {0, 0, 0, 0};    // this lane's part of the EXIT of the block before
-                if (c) wait(p.exits(n - 1), p.phase(n - 1));
+                if (n) wait(p.exits(n - 1), p.exit_phase(n - 1));
                 const bool passed = !c && !part.first && !(CHECKPOINTS && part.resumes);    // comes from the cluster before
                 if (passed) wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
                 if (lane < KEY / 4) {
-                    if (c) before = read_four(p.slot(n - 1) + Slot::EXIT + 16 * lane);
+                    if (c) before = read_four(p.exit(n - 1) + 16 * lane);
                     else if (passed) before = passed_exit(a, p, p.cluster - 1)[lane];
                 }
                 decays(slot, scratch, before, edges_here, lane);
-                if (n && speaks(lane)) release(p, n - 1);
+                if (n && speaks(lane)) {    // the EXIT before may be written over
+                    if (CTAS == 2) arrive_there(p.partner().empty(n - 1));
+                    else arrive(p.empty(n - 1));
+                }
             }
             team.meet();    // solved rows and decays
             fold(slot, scratch, team, lane);
             fence_async();
-            team.meet();    // all factors
-            if (!team.first()) continue;
+            team.done();
+            if (!team.last()) continue;
             if (speaks(lane)) arrive(p.full(n));
-            if (CTAS == 2 && lane == 0) copy_there(p.partner().slot(n), slot, Slot::SENT, p.partner().full(n));
+            if (CTAS == 2 && lane == 0) send(p, n, slot);
         }
     }
 }
@@ -347,16 +360,20 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
     if (thread_index() == 0) {
         for (int s = 0; s < SLOTS; ++s) {
             // who prepares it and who announces V; the warps of the state; the storers, also of a partner who has a copy, and who
-            // folds the next block
+            // needs its EXIT for the next block
             const bool own = s < OWN_SLOTS;
             mbarrier_init(base + Shared::FULL + 8 * s, (own ? VOICES : 1) + 1);
             mbarrier_init(base + Shared::OUT + 8 * s, STATE_WARPS * VOICES);
-            mbarrier_init(base + Shared::EMPTY + 8 * s, (own ? CTAS : 1) + VOICES);
-            mbarrier_init(base + Shared::EXITS + 8 * s, own ? VOICES : 1);
+            mbarrier_init(base + Shared::EMPTY + 8 * s, own ? CTAS + VOICES : 1);
             mbarrier_init(base + Shared::TOKENS + 8 * s, 1);
+            if (own) mbarrier_init(base + Shared::EXITS + 8 * s, CTAS == 2 ? 1 : VOICES);
         }
         for (int i = 0; i < TEAMS + 2; ++i) mbarrier_init(base + Shared::AGAIN + 8 * i, 1);    // and PARTIAL
         mbarriers_are_ready();
+    }
+    if (thread_index() < 256) {
+        const int i = thread_index() / 16, j = thread_index() % 16;
+        write(base + Shared::IDENTITY + i * ROW + 4 * j, i == j ? 1.f : 0.f);
     }
     if (warp == 1) find_range(a, p.cluster, base + Shared::PLACE, lane);
     __syncthreads();            // mbarriers and the range are there for every thread
@@ -371,7 +388,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
     } else {
         fewer_registers<MOVE_REGISTERS>();
         if (p.lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
-        if (p.lane == 0 && warp == STORER) store_role(a, p);
+        if (p.lane == 0 && warp >= STORER && warp < STORER + CTAS) store_role(a, p, warp - STORER);
     }
     __syncwarp();
     if (CTAS == 2) cluster_barrier();    // nobody leaves while the partner may still write here
