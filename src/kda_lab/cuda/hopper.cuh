@@ -137,6 +137,12 @@ ON_DEVICE void multiply_half(float (&c)[4], const unsigned (&a)[4], unsigned b0,
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
+// in one lane of a warp, whichever; the compiler knows that it is one
+ON_DEVICE bool elected() {
+    unsigned mine;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(mine) :: "memory");
+    return mine;
+}
 ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 
 // ---- barriers ----

@@ -341,7 +341,7 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
             team.done();
             if (!team.last()) continue;
             if (speaks(lane)) arrive(p.full(n));
-            if (CTAS == 2 && lane == 0) send(p, n, slot);
+            if (CTAS == 2 && elected()) send(p, n, slot);
         }
     }
 }
@@ -387,8 +387,10 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
         if (warp < STATE_WARPS + PREPARE_WARPS) prepare_role(a, p, Team(warp - STATE_WARPS));
     } else {
         fewer_registers<MOVE_REGISTERS>();
-        if (p.lane == 0 && warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
-        if (p.lane == 0 && warp >= STORER && warp < STORER + CTAS) store_role(a, p, warp - STORER);
+        if (elected()) {
+            if (warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
+            if (warp >= STORER && warp < STORER + CTAS) store_role(a, p, warp - STORER);
+        }
     }
     __syncwarp();
     if (CTAS == 2) cluster_barrier();    // nobody leaves while the partner may still write here

@@ -205,6 +205,7 @@ ON_DEVICE void multiply_half(float (&c)[4], const unsigned (&a)[4], unsigned b0,
     for (float& x : c) x = 0;
     multiply(c, a, b0, b1, true);
 }
+ON_DEVICE bool elected() { return lane_number() == 0; }
 ON_DEVICE bool any_lane(bool mine) {
     EXCHANGE;
     all[lane][0] = mine;
