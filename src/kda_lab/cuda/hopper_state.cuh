@@ -36,13 +36,13 @@ ON_DEVICE Values load_values(unsigned slot, int warp, int lane) {
 // In flight on return
 ON_DEVICE void multiply_values(float (&x)[16], const Values& v, unsigned slot) {
     pin(x), wgmma_fence();
-    wgmma_keys(x, v.x, describe(slot + Slot::TM, 512, 128, 0), 0);
+    wgmma_keys(x, v.x, describe(slot, Slot::TM, 512, 128, 0), 0);
     wgmma_commit();
 }
 // The part of X from the state, from registers: an accumulator is laid out like a left factor. S may decay behind it.
 // In flight on return
 ON_DEVICE void multiply_state(const State& S, float (&x)[16], unsigned slot) {
-    const auto WQ = describe(slot + Slot::WQ, 16, 1024, 1);
+    const auto WQ = describe(slot, Slot::WQ, 16, 1024, 1);
     unsigned s[KEY / 16][4];
     #pragma unroll
     for (int u = 0; u < KEY / 16; ++u)
@@ -60,7 +60,7 @@ ON_DEVICE void update(State& S, const float (&x)[16], unsigned (&o)[4], unsigned
     #pragma unroll
     for (int i = 0; i < 4; ++i) u[i] = pack(x[2 * i], x[2 * i + 1]);
     pin(S), wgmma_fence();
-    wgmma_tokens(S, u, describe(slot + Slot::WRITE, TILE, 1024, 1));
+    wgmma_tokens(S, u, describe(slot, Slot::WRITE, TILE, 1024, 1));
     wgmma_commit();
     #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = pack(x[8 + 2 * i], x[8 + 2 * i + 1]);

@@ -18,20 +18,35 @@
 constexpr int VALUE = 64 * CTAS;
 
 // rank: of the thread block in its cluster. n counts the blocks of the range in the order of work. A block that is prepared here has
-// a slot for long, one that the partner sends for a short time: two rings
+// a slot for long, one that the partner sends for a short time: two rings. mask, first: of the one in question
 struct Place {
     unsigned base;
     int cluster, rank, warp, lane;
-    __device__ bool own(int n) const { return CTAS == 1 || (n & 1) == rank; }    // prepared here
-    __device__ int number(int n) const {
-        const unsigned i = unsigned(n) / CTAS;
-        return own(n) ? i % OWN_SLOTS : OWN_SLOTS + i % SENT_SLOTS;
+    unsigned mask = OWN_SLOTS - 1, first = 0;
+    __device__ bool own() const { return first == 0; }
+    __device__ void other_ring() {
+        if (CTAS == 2) mask ^= OWN_SLOTS - 1 ^ SENT_SLOTS - 1, first ^= OWN_SLOTS;
     }
-    __device__ unsigned round(int n) const { return unsigned(n) / CTAS / (own(n) ? OWN_SLOTS : SENT_SLOTS); }
-    __device__ unsigned phase(int n) const { return round(n) & 1; }
+    __device__ Place own_ring() const { return {base, cluster, rank, warp, lane}; }
+    // the one of block n
+    __device__ Place of(int n) const {
+        Place p = own_ring();
+        if (CTAS == 2 && (n & 1) != rank) p.other_ring();
+        return p;
+    }
+    // for the same block: prepared here, sent there
+    __device__ Place partner() const {
+        Place p = *this;
+        p.base = in_block(base, 1 - rank), p.rank = 1 - rank, p.other_ring();
+        return p;
+    }
+    __device__ unsigned number(int n) const { return unsigned(n) / CTAS & mask | first; }
+    __device__ bool again(int n) const { return unsigned(n) / CTAS > mask; }    // the slot has held a block before
+    __device__ unsigned phase(int n) const { return (unsigned(n) / CTAS & mask + 1) != 0; }
     __device__ unsigned slot(int n) const { return base + number(n) * Slot::BYTES; }
     // the mbarriers of a block's slot; each phase of theirs is a block
     __device__ unsigned full(int n) const { return base + Shared::FULL + number(n) * 8; }
+    __device__ unsigned out(int n) const { return base + Shared::OUT + number(n) * 8; }
     __device__ unsigned empty(int n) const { return base + Shared::EMPTY + number(n) * 8; }
     __device__ unsigned tokens(int n) const { return base + Shared::TOKENS + number(n) * 8; }
     // EXIT of block n, which waits for nothing of the partner: its ring is as long as that of the slots where it comes from
@@ -40,28 +55,27 @@ struct Place {
     __device__ unsigned exit(int n) const {
         return CTAS == 1 ? slot(n) + Slot::EXIT : base + Shared::AHEAD + unsigned(n) / CTAS % OWN_SLOTS * (4 * KEY);
     }
-    __device__ Place partner() const { return Place{in_block(base, 1 - rank), cluster, 1 - rank, warp, lane}; }
-    __device__ unsigned out(int n) const { return base + Shared::OUT + number(n) * 8; }
 };
 
 // the slot of a block has been read for the last time: its owner has to know, who may send to it again
 ON_DEVICE void release(const Place& p, int n) {
     arrive(p.empty(n));
-    if (!p.own(n)) arrive_there(p.partner().empty(n));
+    if (!p.own()) arrive_there(p.partner().empty(n));
 }
 
-// the slots of one ring in turn: what Place says, without divisions
+// all blocks in turn: what Place says of their slots, in few instructions
 struct Cursor {
-    unsigned slot, bar, parity, first, end;
-    __device__ Cursor(const Place& p, int n)
-        : slot(p.slot(n)), bar(p.full(n)), parity(p.phase(n)), first(p.base + (p.own(n) ? 0 : OWN_SLOTS) * Slot::BYTES),
-          end(p.base + (p.own(n) ? OWN_SLOTS : SLOTS) * Slot::BYTES) {}
+    unsigned slot, bar, parity;
     __device__ unsigned full() const { return bar; }
     __device__ unsigned out() const { return bar + Shared::OUT - Shared::FULL; }
-    __device__ Cursor after() const {
-        Cursor c = *this;
-        c.slot += Slot::BYTES, c.bar += 8;
-        if (c.slot == end) c.slot = first, c.bar -= (end - first) / Slot::BYTES * 8, c.parity ^= 1;
+};
+struct Turn {
+    Place p;
+    int n = 0;
+    __device__ explicit Turn(const Place& p) : p(p.of(0)) {}
+    __device__ Cursor next() {
+        const Cursor c{p.slot(n), p.full(n), p.phase(n)};
+        ++n, p.other_ring();
         return c;
     }
 };
@@ -117,7 +131,8 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
     State S;                // in units of the middle of the last block that has been read
     float x[16];
     unsigned o[4];
-    Cursor here(p, 0), next(p, 1);
+    Turn turn(p);
+    Cursor here = turn.next(), next = turn.next();
     for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
         const Part& part = walk.part;
         begin_state(a, part, p, S);
@@ -144,7 +159,7 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
             wgmma_wait<0>(), pin(x);
             update(S, x, o, here.slot);
             write_out(o, here.slot, p.warp, lane);
-            const Cursor then = (CTAS == 2 ? here : next).after();
+            const Cursor then = turn.next();
             multiply_values(x, v, next.slot);
             read_slices(f, SLICES / 2, SLICES, next.slot + Slot::SCALE, lane);
             there = has_ended(then.full(), then.parity);
@@ -170,8 +185,7 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         end_state(a, part, p, S, here.slot);
         copy_out(a, part, p, here.slot);
         hand_over(here, lane);
-        const Cursor then = (CTAS == 2 ? here : next).after();
-        here = next, next = then;
+        here = next, next = turn.next();
     }
     // rows of o after the last sequence belong to nobody, and are zero
     if (a.out && a.cu_seqlens) {
@@ -193,7 +207,7 @@ ON_DEVICE void load_tokens(const Args& a, const Part& part, const Place& p, int 
 // V of a block, and what else its slot will receive from a partner. What does not exist of V is 0, since it may be nan in memory: rows
 // behind a tensor are; of a block that is not whole the others are cleared here. partial counts such blocks
 ON_DEVICE void load_values(const Args& a, const Part& part, const Place& p, int c, int n, int& partial) {
-    const bool sent = !p.own(n), whole = part.transition || part.rows(c) >= C;
+    const bool sent = !p.own(), whole = part.transition || part.rows(c) >= C;
     const unsigned values = p.slot(n) + Slot::V, full = p.full(n), there = whole ? full : p.base + Shared::PARTIAL + (sent ? 8 : 0);
     arrive_and_expect(there, TILE + (whole && sent ? Slot::SENT : 0));
     // a transition has no values
@@ -219,15 +233,15 @@ ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
     int partial = 0;
     for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
         const int c = n - walk.start;
-        if (p.round(n)) wait(p.empty(n), p.phase(n) ^ 1);
-        if (p.own(n)) {
+        if (p.again(n)) wait(p.empty(n), p.phase(n) ^ 1);
+        if (p.own()) {
             load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
             if (c < CTAS) prefetch_state(a, walk.part, p);
         }
         load_values(a, walk.part, p, c, n, partial);
     }
     // the last EXIT lands before the end, even if nobody needs it
-    if (!p.own(n) && n >= CTAS) wait(p.exits(n - CTAS), p.exit_phase(n - CTAS));
+    if (!p.own() && n >= CTAS) wait(p.exits(n - CTAS), p.exit_phase(n - CTAS));
 }
 // one lane: O on its way, and then the slot is free; n: the first block. A storer for every other block
 ON_DEVICE void store_role(const Args& a, const Place& p, int n) {
@@ -331,7 +345,7 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
                 }
                 decays(slot, scratch, before, edges_here, lane);
                 if (n && speaks(lane)) {    // the EXIT before may be written over
-                    if (CTAS == 2) arrive_there(p.partner().empty(n - 1));
+                    if (CTAS == 2) arrive_there(p.partner().own_ring().empty(n - 1));
                     else arrive(p.empty(n - 1));
                 }
             }
@@ -388,8 +402,9 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 1) kda_chunk_hoppe
     } else {
         fewer_registers<MOVE_REGISTERS>();
         if (elected()) {
-            if (warp < LOADERS + CTAS) load_role(a, p, (p.rank + warp - LOADERS) % CTAS);
-            if (warp >= STORER && warp < STORER + CTAS) store_role(a, p, warp - STORER);
+            const int n = warp < STORER ? (p.rank + warp - LOADERS) % CTAS : warp - STORER;
+            if (warp < LOADERS + CTAS) load_role(a, p.of(n), n);
+            if (warp >= STORER && warp < STORER + CTAS) store_role(a, p.of(n), n);
         }
     }
     __syncwarp();

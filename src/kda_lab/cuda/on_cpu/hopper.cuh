@@ -312,9 +312,9 @@ struct Description {
     unsigned address, stride1, stride2, swizzled;
     Description at(unsigned bytes) const { return {address + bytes, stride1, stride2, swizzled}; }
 };
-ON_DEVICE Description describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
-    if (a % (swizzled ? 32 : 16)) std::abort();
-    return {a, stride1, stride2, swizzled};
+ON_DEVICE Description describe(unsigned a, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    if ((a + offset) % (swizzled ? 32 : 16)) std::abort();
+    return {a + offset, stride1, stride2, swizzled};
 }
 template <int N, class F> ON_DEVICE void product(float (&d)[N], const unsigned (&a)[4], F place, int keep) {
     EXCHANGE;
