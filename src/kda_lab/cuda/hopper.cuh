@@ -244,9 +244,10 @@ struct Description {
     unsigned low, high;
     __device__ Description at(unsigned bytes) const { return {low + bytes / 16, high}; }    // further on
 };
-// [a + offset], a and offset multiples of 16; shared memory ends before 2^18, where the field ends
-ON_DEVICE Description describe(unsigned a, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
-    return {(a >> 4) + (offset >> 4 | (stride1 >> 4) << 16), stride2 >> 4 | swizzled << 30};
+// an address as descriptions count: in 16 bytes, without the thread block's number in its cluster, which stands from bit 24 on
+ON_DEVICE unsigned in_units(unsigned a) { return (a & 0x3ffff) >> 4; }
+ON_DEVICE Description describe(unsigned units, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    return {units + (offset >> 4 | (stride1 >> 4) << 16), stride2 >> 4 | swizzled << 30};
 }
 #define LIST4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LIST16(d, i) LIST4(d, i), LIST4(d, i + 4), LIST4(d, i + 8), LIST4(d, i + 12)

@@ -92,7 +92,7 @@ class Variant(NamedTuple):
         slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
         scratch = 1024 + 256 + vector + 16 * ROW + (vector if self.unbounded else 0)
         exits = (slots - self.sent()) * (8 + (vector if self.ctas() == 2 else 0))
-        return slots * (slot + 32) + exits + teams * (scratch + 8) + 16 * ROW + 16 + 32 + 4 * BOUNDS + 1024
+        return slots * (slot + 32 + 32) + exits + teams * (scratch + 8) + 16 * ROW + 16 + 32 + 4 * BOUNDS + 1024
 
     def sent(self):
         """Slots for what the partner in a cluster sends."""

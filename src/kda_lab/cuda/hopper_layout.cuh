@@ -66,7 +66,8 @@ struct Shared {
     static constexpr int AHEAD = SCRATCH + TEAMS * Scratch::BYTES;    // [OWN_SLOTS][KEY] fp32: EXIT of the partner's blocks, which
                                                                       // is there long before their slot
     static constexpr int IDENTITY = AHEAD + (CTAS == 2 ? OWN_SLOTS * 4 * KEY : 0);    // [16] rows of ROW bytes, fp32
-    static constexpr int FULL = IDENTITY + 16 * ROW;    // mbarriers [SLOTS]: factors and V are there
+    static constexpr int PARTS = IDENTITY + 16 * ROW;    // [SLOTS] of 32 bytes: the part that begins with this block
+    static constexpr int FULL = PARTS + 32 * SLOTS;    // mbarriers [SLOTS]: factors and V are there
     static constexpr int OUT = FULL + 8 * SLOTS;                // [SLOTS]: the state is done with it, and O is there
     static constexpr int EMPTY = OUT + 8 * SLOTS;               // [SLOTS]: nobody reads it any more
     static constexpr int EXITS = EMPTY + 8 * SLOTS;             // [OWN_SLOTS]: EXIT of a block is there, for who prepares the next one

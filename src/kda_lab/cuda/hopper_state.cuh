@@ -24,6 +24,7 @@ ON_DEVICE void scale(State& S, const Vector& f) {
         }
 }
 
+// units: where the slot is, for descriptions
 // [one-accumulator] [U; O]^T = V^T [T; M]^T + S [-W; Q]^T: x[0..7] are U, x[8..15] are O, transposed
 // V^T from memory as left factor
 struct Values { unsigned x[4]; };
@@ -34,15 +35,15 @@ ON_DEVICE Values load_values(unsigned slot, int warp, int lane) {
     return v;
 }
 // In flight on return
-ON_DEVICE void multiply_values(float (&x)[16], const Values& v, unsigned slot) {
+ON_DEVICE void multiply_values(float (&x)[16], const Values& v, unsigned units) {
     pin(x), wgmma_fence();
-    wgmma_keys(x, v.x, describe(slot, Slot::TM, 512, 128, 0), 0);
+    wgmma_keys(x, v.x, describe(units, Slot::TM, 512, 128, 0), 0);
     wgmma_commit();
 }
 // The part of X from the state, from registers: an accumulator is laid out like a left factor. S may decay behind it.
 // In flight on return
-ON_DEVICE void multiply_state(const State& S, float (&x)[16], unsigned slot) {
-    const auto WQ = describe(slot, Slot::WQ, 16, 1024, 1);
+ON_DEVICE void multiply_state(const State& S, float (&x)[16], unsigned units) {
+    const auto WQ = describe(units, Slot::WQ, 16, 1024, 1);
     unsigned s[KEY / 16][4];
     #pragma unroll
     for (int u = 0; u < KEY / 16; ++u)
@@ -55,12 +56,12 @@ ON_DEVICE void multiply_state(const State& S, float (&x)[16], unsigned slot) {
     __syncwarp();    // the compiler would scale S first
 }
 // S <- S + U^T write, in flight on return; S has decayed while X was on its way. o: O as bf16, two channels of a token in a word
-ON_DEVICE void update(State& S, const float (&x)[16], unsigned (&o)[4], unsigned slot) {
+ON_DEVICE void update(State& S, const float (&x)[16], unsigned (&o)[4], unsigned units) {
     unsigned u[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) u[i] = pack(x[2 * i], x[2 * i + 1]);
     pin(S), wgmma_fence();
-    wgmma_tokens(S, u, describe(slot, Slot::WRITE, TILE, 1024, 1));
+    wgmma_tokens(S, u, describe(units, Slot::WRITE, TILE, 1024, 1));
     wgmma_commit();
     #pragma unroll
     for (int i = 0; i < 4; ++i) o[i] = pack(x[8 + 2 * i], x[8 + 2 * i + 1]);

@@ -49,6 +49,7 @@ struct Place {
     __device__ unsigned out(int n) const { return base + Shared::OUT + number(n) * 8; }
     __device__ unsigned empty(int n) const { return base + Shared::EMPTY + number(n) * 8; }
     __device__ unsigned tokens(int n) const { return base + Shared::TOKENS + number(n) * 8; }
+    __device__ unsigned part(int n) const { return base + Shared::PARTS + number(n) * 32; }
     // EXIT of block n, which waits for nothing of the partner: its ring is as long as that of the slots where it comes from
     __device__ unsigned exits(int n) const { return base + Shared::EXITS + unsigned(n) / CTAS % OWN_SLOTS * 8; }
     __device__ unsigned exit_phase(int n) const { return unsigned(n) / CTAS / OWN_SLOTS & 1; }
@@ -65,16 +66,17 @@ ON_DEVICE void release(const Place& p, int n) {
 
 // all blocks in turn: what Place says of their slots, in few instructions
 struct Cursor {
-    unsigned slot, bar, parity;
+    unsigned slot, units, bar, parity, part;
     __device__ unsigned full() const { return bar; }
     __device__ unsigned out() const { return bar + Shared::OUT - Shared::FULL; }
 };
 struct Turn {
     Place p;
+    unsigned units;
     int n = 0;
-    __device__ explicit Turn(const Place& p) : p(p.of(0)) {}
+    __device__ explicit Turn(const Place& p) : p(p.of(0)), units(in_units(p.base)) {}
     __device__ Cursor next() {
-        const Cursor c{p.slot(n), p.full(n), p.phase(n)};
+        const Cursor c{p.slot(n), units + p.number(n) * (Slot::BYTES / 16), p.full(n), p.phase(n), p.part(n)};
         ++n, p.other_ring();
         return c;
     }
@@ -112,7 +114,8 @@ ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, Stat
     }
     load_state(S, from, part.transition, 64 * p.rank, p.warp, lane_number());    // asked for here, or addresses would be kept for all parts
 }
-ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, unsigned slot) {
+// exit: this lane's part of the last block's EXIT
+ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, Four exit) {
     const bool kept = CHECKPOINTS && part.checkpoint >= 0;
     const int lane = lane_number();
     if (kept) store_state(S, rows_of(a.checkpoint_states, p, part.checkpoint * a.heads + part.head), p.warp, lane);
@@ -120,7 +123,7 @@ ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const 
     if (!part.passes) return;
     store_state(S, rows_of(a.passed_state, p, p.cluster), p.warp, lane);
     if (p.warp == 0 && p.lane < KEY / 4)    // at a checkpoint the state is in the units of the end
-        passed_exit(a, p, p.cluster)[p.lane] = kept ? Four{0, 0, 0, 0} : read_four(slot + Slot::EXIT + 16 * p.lane);
+        passed_exit(a, p, p.cluster)[p.lane] = kept ? Four{0, 0, 0, 0} : exit;
     publish();
     barrier(1, 128);
     if (p.warp == 0 && p.lane == 0) raise(a.passed + p.cluster * CTAS + p.rank);
@@ -133,18 +136,19 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
     unsigned o[4];
     Turn turn(p);
     Cursor here = turn.next(), next = turn.next();
-    for (Walk walk(a, p.base + Shared::PLACE); walk.next();) {
-        const Part& part = walk.part;
-        begin_state(a, part, p, S);
+    for (bool more = has_work(p.base + Shared::PLACE); more;) {
         wait(here.full(), here.parity);
+        const Part part = read_part(here.part);
+        more = part.more;
+        begin_state(a, part, p, S);
         Vector f;
         read_slices(f, 0, SLICES, here.slot + Slot::SCALE, lane);
         Values v = load_values(here.slot, p.warp, lane);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
-        multiply_values(x, v, here.slot);
+        multiply_values(x, v, here.units);
         wgmma_wait<0>(), pin(x);
-        multiply_state(S, x, here.slot);
+        multiply_state(S, x, here.units);
         bool there = false;     // the next block's factors, and its V in registers
         // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
         // the compiler can follow which registers the tensor cores own
@@ -157,14 +161,14 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
             // half of the decays before and half behind the update: both times the tensor cores are at work
             read_slices(f, 0, SLICES / 2, next.slot + Slot::SCALE, lane);
             wgmma_wait<0>(), pin(x);
-            update(S, x, o, here.slot);
+            update(S, x, o, here.units);
             write_out(o, here.slot, p.warp, lane);
             const Cursor then = turn.next();
-            multiply_values(x, v, next.slot);
+            multiply_values(x, v, next.units);
             read_slices(f, SLICES / 2, SLICES, next.slot + Slot::SCALE, lane);
             there = has_ended(then.full(), then.parity);
             wgmma_wait<1>(), pin(S);
-            multiply_state(S, x, next.slot);
+            multiply_state(S, x, next.units);
             // behind the products there is time: an answer and a load take long
             there = same_in_all_lanes(there);
             if (there) v = load_values(then.slot, p.warp, lane);
@@ -173,7 +177,7 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
             here = next, next = then;
         }
         wgmma_wait<0>(), pin(x);
-        update(S, x, o, here.slot);
+        update(S, x, o, here.units);
         write_out(o, here.slot, p.warp, lane);
         read_slices(f, 0, SLICES, here.slot + Slot::EXIT, lane);
         wgmma_wait<0>(), pin(S);
@@ -182,9 +186,10 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
             for (int u = 0; u < KEY / 16; ++u) f.x[u] = exp2_unit(f.x[u]);
             scale(S, f);
         }
-        end_state(a, part, p, S, here.slot);
+        const Four exit = read_four(here.slot + Slot::EXIT + lane % (KEY / 4) * 16);
         copy_out(a, part, p, here.slot);
-        hand_over(here, lane);
+        hand_over(here, lane);    // before the state is stored: that takes long
+        end_state(a, part, p, S, exit);
         here = next, next = turn.next();
     }
     // rows of o after the last sequence belong to nobody, and are zero
@@ -238,6 +243,7 @@ ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
             load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
             if (c < CTAS) prefetch_state(a, walk.part, p);
         }
+        if (c == 0) write_part(p.part(n), walk.part);
         load_values(a, walk.part, p, c, n, partial);
     }
     // the last EXIT lands before the end, even if nobody needs it

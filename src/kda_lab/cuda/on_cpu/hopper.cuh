@@ -312,7 +312,10 @@ struct Description {
     unsigned address, stride1, stride2, swizzled;
     Description at(unsigned bytes) const { return {address + bytes, stride1, stride2, swizzled}; }
 };
-ON_DEVICE Description describe(unsigned a, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+ON_DEVICE unsigned in_units(unsigned a) { return a % BLOCK / 16; }
+ON_DEVICE Description describe(unsigned units, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    if (units >= 1 << 14) std::abort();    // more than the field holds
+    const unsigned a = cluster_rank() * BLOCK + 16 * units;
     if ((a + offset) % (swizzled ? 32 : 16)) std::abort();
     return {a + offset, stride1, stride2, swizzled};
 }
