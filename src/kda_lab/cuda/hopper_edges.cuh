@@ -31,7 +31,8 @@ ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, i
 ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0, pairs[2][4] = {};
     #pragma unroll 1
-    for (int s = team.from(); s < team.to(); ++s) {
+    for (int n = 0; n < Team::SHARE; ++n) {
+        const int s = team.slice() + n;
         const Raw r = load_slice(slot, shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
         add_norms(x, r);
@@ -65,8 +66,7 @@ ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums,
         store_tiles(slot + in_keys(s, lane), k[0], k[1], k[2], k[3]);
         store_tiles(slot + in_keys(s, lane) + TILE, q[0], q[1], q[2], q[3]);
         store_tiles(slot + in_write(s, lane), w[0], w[1], w[2], w[3]);
-        write_vector(slot + Slot::SCALE, s, lane, all[0], all[1]);
-        write_vector(slot + Slot::EXIT, s, lane, Two{0, 0}, Two{0, 0});
+        write_vectors(slot, s, lane, all[0], all[1], Two{0, 0}, Two{0, 0});
     }
     #pragma unroll
     for (int e = 0; e < 2; ++e) {

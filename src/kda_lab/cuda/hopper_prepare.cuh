@@ -15,17 +15,13 @@ constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = 2;
 
 // The warps that prepare a block: one, or two with half of the channels each. The first one solves, the last one sees to the decays
 struct Team {
-    static constexpr int SPLIT = SLICES / TEAM, SPLIT_FOLD = SLICES / TEAM;    // slices of the first member
+    static constexpr int SHARE = SLICES / TEAM;    // slices of a member
     int number, member;
     // members change places in the upper four warps: so those that solve are on all four schedulers
     __device__ explicit Team(int warp) : number(warp / TEAM), member(TEAM == 1 ? 0 : (warp ^ warp / 4) & 1) {}
     __device__ bool first() const { return TEAM == 1 || member == 0; }
     __device__ bool last() const { return TEAM == 1 || member == 1; }
-    // slices of this member, from .. to - 1, and those that it folds
-    __device__ int from() const { return first() ? 0 : SPLIT; }
-    __device__ int to() const { return last() ? SLICES : SPLIT; }
-    __device__ int fold_from() const { return first() ? 0 : SPLIT_FOLD; }
-    __device__ int fold_to() const { return last() ? SLICES : SPLIT_FOLD; }
+    __device__ int slice() const { return TEAM == 1 ? 0 : member * SHARE; }    // the first one of this member
     // what the others wrote to shared memory before is there
     __device__ void meet() const {
         if (TEAM == 1) __syncwarp();
@@ -74,7 +70,7 @@ struct Shifts {
         : at(scratch + Scratch::SHIFT + lane / 4 * 4) {
         if (GATE == GIVEN) return;
         __syncwarp();
-        for (int d = 16 * team.from() + lane; d < 16 * team.to(); d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
+        for (int d = 16 * team.slice() + lane; d < 16 * (team.slice() + Team::SHARE); d += 32) write(scratch + Scratch::SHIFT + 4 * d, dt_bias ? gate.slope * dt_bias[head * KEY + d] : 0);
         __syncwarp();
     }
     __device__ float of(int j) const { return GATE == GIVEN ? 0 : read_float(at + 32 * j); }    // of channel 8j + lane / 4
@@ -98,8 +94,8 @@ ON_DEVICE void clear_missing(unsigned slot, int rows, const Team& team, int lane
     #pragma unroll 1
     for (int row = rows; row < C; ++row)
         #pragma unroll 1
-        for (int channel = 16 * team.from() + 2 * lane; channel < 16 * team.to(); channel += 64) {
-            const int s = channel / 16;
+        for (int i = 2 * lane; i < 16 * Team::SHARE; i += 64) {
+            const int channel = 16 * team.slice() + i, s = channel / 16;
             const unsigned word = in_tile(row, channel / 8 % 2, s) + channel % 8 * 2;
             write(slot + Slot::WQ + s / 4 * 2 * TILE + word, 0u);
             write(slot + Slot::WQ + s / 4 * 2 * TILE + TILE + word, 0u);
@@ -170,9 +166,12 @@ ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, 
     return x;
 }
 // [/gate-sums]
-// one lane of four writes a vector of the slot: two channels of both halves of a slice
-ON_DEVICE void write_vector(unsigned to, int s, int lane, Two x, Two y) {
-    if (lane / 4 == 7) write(to + vector_place(s, lane), Four{x.x, x.y, y.x, y.y});
+// log2 of the decays to the middle and from there to the end: four lanes write two channels each of both halves of a slice
+ON_DEVICE void write_vectors(unsigned slot, int s, int lane, Two entry0, Two entry1, Two exit0, Two exit1) {
+    const unsigned to = slot + Slot::SCALE + vector_place(s, lane);
+    if (lane / 4 != 7) return;
+    write(to, Four{entry0.x, entry0.y, entry1.x, entry1.y});
+    write(to + Slot::EXIT - Slot::SCALE, Four{exit0.x, exit0.y, exit1.x, exit1.y});
 }
 ON_DEVICE unsigned decayed(unsigned x, Two by) { return pack(low(x) * by.x, high(x) * by.y); }
 ON_DEVICE Two exp2_unit(Two x) { return {exp2_unit(x.x), exp2_unit(x.y)}; }
@@ -197,7 +196,8 @@ ON_DEVICE void add_norms(Scores& x, const Raw& r) {
 ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0;
     #pragma unroll 1
-    for (int s = team.from(); s < team.to(); s += TOGETHER) {
+    for (int i = 0; i < Team::SHARE; i += TOGETHER) {
+        const int s = team.slice() + i;
         Raw r[TOGETHER];
         Exponents e[TOGETHER];
         unsigned k[TOGETHER][4], q[TOGETHER][4], w[TOGETHER][4];
@@ -226,8 +226,7 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
             store_tiles(slot + in_keys(s + j, lane), k[j][0], k[j][1], k[j][2], k[j][3]);
             store_tiles(slot + in_keys(s + j, lane) + TILE, q[j][0], q[j][1], q[j][2], q[j][3]);
             store_tiles(slot + in_write(s + j, lane), w[j][0], w[j][1], w[j][2], w[j][3]);
-            write_vector(slot + Slot::SCALE, s + j, lane, e[j].entry[0], e[j].entry[1]);
-            write_vector(slot + Slot::EXIT, s + j, lane, e[j].d[0][1], e[j].d[1][1]);
+            write_vectors(slot, s + j, lane, e[j].entry[0], e[j].entry[1], e[j].d[0][1], e[j].d[1][1]);
         }
     }
     return UNBOUNDED && team.any(!(largest <= RANGE));
@@ -350,7 +349,8 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, const Team& team, int lane)
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
     #pragma unroll 1
-    for (int s = team.fold_from(); s < team.fold_to(); s += FOLDED_TOGETHER) {
+    for (int i = 0; i < Team::SHARE; i += FOLDED_TOGETHER) {
+        const int s = team.slice() + i;
         unsigned read[FOLDED_TOGETHER][4], q[FOLDED_TOGETHER][4], W[FOLDED_TOGETHER][4], Q[FOLDED_TOGETHER][4];
         Four by[FOLDED_TOGETHER];
         #pragma unroll

@@ -79,26 +79,53 @@ ON_DEVICE void copy_rows(__nv_bfloat16* to, long long row_stride, unsigned tile,
     if (r < rows) *(Four*)(to + r * row_stride + 8 * u) = read_four(tile + r * 128 + ((u ^ r % 8) << 4));
 }
 
-// 64 rows of S, from row `first` of the head on, from or to an array [.., KEY]. Without an array 0, or the identity
-ON_DEVICE void load_state(State& S, const float* from, bool identity, int first, int warp, int lane) {
-    const int row = 16 * warp + lane / 4, column = 2 * (lane % 4);
-    if (from) {
-        #pragma unroll
-        for (int j = 0; j < KEY / 8; ++j)
-            #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const Two x = *(const Two*)(from + (row + 8 * h) * KEY + 8 * j + column);
-                S[4 * j + 2 * h] = x.x, S[4 * j + 2 * h + 1] = x.y;
-            }
-        return;
-    }
+// Two pairs of channels of a thread, 8 apart, and four channels in a row of memory: lanes 2i and 2i + 1 trade a pair, and four lanes
+// reach 64 bytes of a row at a time, not 32
+ON_DEVICE Two from_neighbour(Two x, int lane) { return {from_lane(x.x, lane ^ 1), from_lane(x.y, lane ^ 1)}; }
+ON_DEVICE int neighbours(int lane) { return lane % 2 * 8 + lane % 4 / 2 * 4; }    // the first of the four, in a slice of 16
+ON_DEVICE Four to_row(Two a, Two b, int lane) {
+    const bool odd = lane % 2;
+    const Two x = from_neighbour(odd ? a : b, lane);
+    return odd ? Four{x.x, x.y, b.x, b.y} : Four{a.x, a.y, x.x, x.y};
+}
+ON_DEVICE Four from_row(Four x, int lane) {
+    const bool odd = lane % 2;
+    const Two y = from_neighbour(odd ? Two{x.x, x.y} : Two{x.z, x.w}, lane);
+    return odd ? Four{y.x, y.y, x.z, x.w} : Four{x.x, x.y, y.x, y.y};
+}
+
+// 64 rows of S from an array [.., KEY], as rows lie; in_place, when they are needed, brings them to where they belong
+ON_DEVICE void load_rows(State& S, const float* from, int warp, int lane) {
+    from += (16 * warp + lane / 4) * KEY + neighbours(lane);
     #pragma unroll
-    for (int i = 0; i < KEY / 2; ++i) S[i] = identity && 8 * (i / 4) + column + i % 2 == first + row + 8 * (i / 2 % 2) ? 1 : 0;
+    for (int u = 0; u < KEY / 16; ++u)
+        #pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const Four x = *(const Four*)(from + 8 * h * KEY + 16 * u);
+            S[8 * u + 2 * h] = x.x, S[8 * u + 2 * h + 1] = x.y, S[8 * u + 4 + 2 * h] = x.z, S[8 * u + 4 + 2 * h + 1] = x.w;
+        }
+}
+ON_DEVICE void in_place(State& S, int lane) {
+    #pragma unroll
+    for (int u = 0; u < KEY / 16; ++u)
+        #pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const Four x = from_row({S[8 * u + 2 * h], S[8 * u + 2 * h + 1], S[8 * u + 4 + 2 * h], S[8 * u + 4 + 2 * h + 1]}, lane);
+            S[8 * u + 2 * h] = x.x, S[8 * u + 2 * h + 1] = x.y, S[8 * u + 4 + 2 * h] = x.z, S[8 * u + 4 + 2 * h + 1] = x.w;
+        }
+}
+// without an array 0, or the identity, from row `first` of the head on
+ON_DEVICE void fill_state(State& S, bool identity, int first, int warp, int lane) {
+    const int row = first + 16 * warp + lane / 4, column = 2 * (lane % 4);
+    #pragma unroll
+    for (int i = 0; i < KEY / 2; ++i) S[i] = identity && 8 * (i / 4) + column + i % 2 == row + 8 * (i / 2 % 2) ? 1 : 0;
 }
 ON_DEVICE void store_state(const State& S, float* to, int warp, int lane) {
+    to += (16 * warp + lane / 4) * KEY + neighbours(lane);
     #pragma unroll
-    for (int j = 0; j < KEY / 8; ++j)
+    for (int u = 0; u < KEY / 16; ++u)
         #pragma unroll
         for (int h = 0; h < 2; ++h)
-            *(Two*)(to + (16 * warp + lane / 4 + 8 * h) * KEY + 8 * j + 2 * (lane % 4)) = Two{S[4 * j + 2 * h], S[4 * j + 2 * h + 1]};
+            *(Four*)(to + 8 * h * KEY + 16 * u) =
+                to_row({S[8 * u + 2 * h], S[8 * u + 2 * h + 1]}, {S[8 * u + 4 + 2 * h], S[8 * u + 4 + 2 * h + 1]}, lane);
 }

@@ -104,15 +104,19 @@ ON_DEVICE Four* passed_exit(const Args& a, const Place& p, int cluster) {
     return (Four*)(a.passed_exit + (cluster * CTAS + p.rank) * KEY);
 }
 
-ON_DEVICE void begin_state(const Args& a, const Part& part, const Place& p, State& S) {
-    if (CHECKPOINTS && part.resumes) return;
+// true: its rows are on their way from memory
+ON_DEVICE bool begin_state(const Args& a, const Part& part, const Place& p, State& S) {
+    if (CHECKPOINTS && part.resumes) return false;
     const bool given = part.sequence < a.starts;
     const float* from = given ? rows_of(a.initial_state, p, part.sequence * a.heads + part.head) : nullptr;
     if (!part.first) {      // the one before has begun this head
         wait_for(a.passed + (p.cluster - 1) * CTAS + p.rank);
         from = rows_of(a.passed_state, p, p.cluster - 1);
     }
-    load_state(S, from, part.transition, 64 * p.rank, p.warp, lane_number());    // asked for here, or addresses would be kept for all parts
+    const int lane = lane_number();    // asked for here, or addresses would be kept for all parts
+    if (from) load_rows(S, from, p.warp, lane);
+    else fill_state(S, part.transition, 64 * p.rank, p.warp, lane);
+    return from;
 }
 // exit: this lane's part of the last block's EXIT
 ON_DEVICE void end_state(const Args& a, const Part& part, const Place& p, const State& S, Four exit) {
@@ -140,16 +144,17 @@ ON_DEVICE void state_role(const Args& a, const Place& p) {
         wait(here.full(), here.parity);
         const Part part = read_part(here.part);
         more = part.more;
-        begin_state(a, part, p, S);
+        const bool rows = begin_state(a, part, p, S);
         Vector f;
-        read_slices(f, 0, SLICES, here.slot + Slot::SCALE, lane);
         Values v = load_values(here.slot, p.warp, lane);
         #pragma unroll
         for (int i = 0; i < 16; ++i) x[i] = 0;
         multiply_values(x, v, here.units);
         wgmma_wait<0>(), pin(x);
+        if (rows) in_place(S, lane_number());
         multiply_state(S, x, here.units);
         bool there = false;     // the next block's factors, and its V in registers
+        read_slices(f, 0, SLICES, here.slot + Slot::SCALE, lane);
         // turned by half a step: X of a block is on its way when the loop enters, so that the scaling of S ends each round and
         // the compiler can follow which registers the tensor cores own
         scale(S, f);
