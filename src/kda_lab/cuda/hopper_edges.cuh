@@ -33,7 +33,7 @@ ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums,
     #pragma unroll 1
     for (int n = 0; n < Team::SHARE; ++n) {
         const int s = team.slice() + n;
-        const Raw r = load_slice(slot, shifts, s, lane);
+        const Raw r = load_slice(slot, slot + in_keys(s, lane), slot + in_write(s, lane), shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
         add_norms(x, r);
         pair_scores(pairs, r, e, lane);

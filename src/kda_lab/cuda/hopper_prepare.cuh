@@ -84,6 +84,10 @@ ON_DEVICE unsigned in_tile(int row, int u, int s) { return row * 128 + (((s % 4 
 ON_DEVICE unsigned in_keys(int s, int lane) { return Slot::WQ + s / 4 * 2 * TILE + in_tile(lane % 16, lane / 16, s); }
 // gates and write keys in the order of a right factor: words i = 2h + u
 ON_DEVICE unsigned in_write(int s, int lane) { return Slot::WRITE + s / 4 * TILE + in_tile(lane % 8 + lane / 16 * 8, lane / 8 % 2, s); }
+// slice i of a member from where its first one stands: four of them share a tile, where one more is 32 bytes, swizzled or not
+ON_DEVICE unsigned next_slice(unsigned first, int i, int tile) {
+    return Team::SHARE <= 4 ? first ^ i * 32 : (first ^ i % 4 * 32) + i / 4 * tile;
+}
 // an fp32 gate: slices of 32 channels
 ON_DEVICE unsigned gate_at(int token, int channel) {
     return Slot::G + channel / 32 * TILE + token * 128 + ((channel % 32 / 4 ^ token % 8) << 4) + channel % 4 * 4;
@@ -114,7 +118,7 @@ struct Raw {
         return e ? high(g[2 * h + u]) : low(g[2 * h + u]);
     }
 };
-ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
+ON_DEVICE Raw load_slice(unsigned slot, unsigned keys, unsigned write, const Shifts& shifts, int s, int lane) {
     Raw r;
     r.by[0] = shifts.of(2 * s), r.by[1] = shifts.of(2 * s + 1);
     if (sizeof(GATE_IN) == 4) {
@@ -124,12 +128,12 @@ ON_DEVICE Raw load_slice(unsigned slot, const Shifts& shifts, int s, int lane) {
                 read_word(slot + gate_at(8 * (i / 2 % 2) + 2 * (lane % 4) + i % 2, 16 * s + 8 * (i / 4) + lane / 4));
     } else {
         unsigned g[4];
-        load_tiles_transposed(g, slot + in_write(s, lane));
+        load_tiles_transposed(g, write);
         #pragma unroll
         for (int i = 0; i < 4; ++i) r.g[i] = g[i];
     }
-    load_tiles(r.k, slot + in_keys(s, lane));
-    load_tiles(r.q, slot + in_keys(s, lane) + TILE);
+    load_tiles(r.k, keys);
+    load_tiles(r.q, keys + TILE);
     return r;
 }
 
@@ -195,14 +199,18 @@ ON_DEVICE void add_norms(Scores& x, const Raw& r) {
 // the scores. Returns whether an exponent is too large for that. Two slices side by side: one works while the other waits
 ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0;
+    const unsigned keys = slot + in_keys(team.slice(), lane), write = slot + in_write(team.slice(), lane);
     #pragma unroll 1
     for (int i = 0; i < Team::SHARE; i += TOGETHER) {
         const int s = team.slice() + i;
+        unsigned at_keys[TOGETHER], at_write[TOGETHER];
+        #pragma unroll
+        for (int j = 0; j < TOGETHER; ++j) at_keys[j] = next_slice(keys, i + j, 2 * TILE), at_write[j] = next_slice(write, i + j, TILE);
         Raw r[TOGETHER];
         Exponents e[TOGETHER];
         unsigned k[TOGETHER][4], q[TOGETHER][4], w[TOGETHER][4];
         #pragma unroll
-        for (int j = 0; j < TOGETHER; ++j) r[j] = load_slice(slot, shifts, s + j, lane);
+        for (int j = 0; j < TOGETHER; ++j) r[j] = load_slice(slot, at_keys[j], at_write[j], shifts, s + j, lane);
         #pragma unroll
         for (int j = 0; j < TOGETHER; ++j) e[j] = sum_gates(r[j], sums, gate, lane);
         #pragma unroll
@@ -223,9 +231,9 @@ ON_DEVICE bool middle_units(unsigned slot, const Shifts& shifts, const Sums& sum
         }
         #pragma unroll
         for (int j = 0; j < TOGETHER; ++j) {
-            store_tiles(slot + in_keys(s + j, lane), k[j][0], k[j][1], k[j][2], k[j][3]);
-            store_tiles(slot + in_keys(s + j, lane) + TILE, q[j][0], q[j][1], q[j][2], q[j][3]);
-            store_tiles(slot + in_write(s + j, lane), w[j][0], w[j][1], w[j][2], w[j][3]);
+            store_tiles(at_keys[j], k[j][0], k[j][1], k[j][2], k[j][3]);
+            store_tiles(at_keys[j] + TILE, q[j][0], q[j][1], q[j][2], q[j][3]);
+            store_tiles(at_write[j], w[j][0], w[j][1], w[j][2], w[j][3]);
             write_vectors(slot, s + j, lane, e[j].entry[0], e[j].entry[1], e[j].d[0][1], e[j].d[1][1]);
         }
     }
@@ -348,15 +356,19 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, const Team& team, int lane)
     load_tiles(bottom, scratch + Scratch::Z + lane / 16 * 512 + (lane % 16 + 16) * 16);
     const unsigned factors = scratch + Scratch::VECTORS + 128 + lane / 4 * 4;
     const float f = read_float(factors), g = read_float(factors + 32);
+    const unsigned keys = slot + in_keys(team.slice(), lane);
     #pragma unroll 1
     for (int i = 0; i < Team::SHARE; i += FOLDED_TOGETHER) {
         const int s = team.slice() + i;
+        unsigned at_keys[FOLDED_TOGETHER];
+        #pragma unroll
+        for (int j = 0; j < FOLDED_TOGETHER; ++j) at_keys[j] = next_slice(keys, i + j, 2 * TILE);
         unsigned read[FOLDED_TOGETHER][4], q[FOLDED_TOGETHER][4], W[FOLDED_TOGETHER][4], Q[FOLDED_TOGETHER][4];
         Four by[FOLDED_TOGETHER];
         #pragma unroll
         for (int j = 0; j < FOLDED_TOGETHER; ++j) {
-            load_tiles_transposed(read[j], slot + in_keys(s + j, lane));
-            load_tiles(q[j], slot + in_keys(s + j, lane) + TILE);
+            load_tiles_transposed(read[j], at_keys[j]);
+            load_tiles(q[j], at_keys[j] + TILE);
             by[j] = read_four((UNBOUNDED ? scratch + Scratch::FOLD : slot + Slot::SCALE) + vector_place(s + j, lane));
         }
         #pragma unroll
@@ -373,8 +385,8 @@ ON_DEVICE void fold(unsigned slot, unsigned scratch, const Team& team, int lane)
             }
         #pragma unroll
         for (int j = 0; j < FOLDED_TOGETHER; ++j) {
-            store_tiles(slot + in_keys(s + j, lane), W[j][0], W[j][1], W[j][2], W[j][3]);
-            store_tiles(slot + in_keys(s + j, lane) + TILE, Q[j][0], Q[j][1], Q[j][2], Q[j][3]);
+            store_tiles(at_keys[j], W[j][0], W[j][1], W[j][2], W[j][3]);
+            store_tiles(at_keys[j] + TILE, Q[j][0], Q[j][1], Q[j][2], Q[j][3]);
         }
     }
 }

@@ -243,11 +243,9 @@ ON_DEVICE void load_role(const Args& a, const Place& p, int n) {
     int partial = 0;
     for (Walk walk(a, p.base + Shared::PLACE); walk.find(n); n += CTAS) {
         const int c = n - walk.start;
+        if (p.own() && c < CTAS) prefetch_state(a, walk.part, p);
         if (p.again(n)) wait(p.empty(n), p.phase(n) ^ 1);
-        if (p.own()) {
-            load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
-            if (c < CTAS) prefetch_state(a, walk.part, p);
-        }
+        if (p.own()) load_tokens(a, walk.part, p, c, p.slot(n), p.tokens(n));
         if (c == 0) write_part(p.part(n), walk.part);
         load_values(a, walk.part, p, c, n, partial);
     }
@@ -339,6 +337,7 @@ ON_DEVICE void prepare_role(const Args& a, const Place& p, const Team& team) {
             team.meet();    // scores, entry and exit of all channels
             if (team.last()) send_exit(p, n, slot, lane);
             if (team.first()) {
+                const int lane = lane_number();    // asked for again, or what follows from it would be kept for all blocks
                 if (!team.last()) add_scores(x, scratch, lane);
                 const float raw = sizeof(BETA_IN) == 4 ? __uint_as_float(beta_bits) : low(beta_bits);
                 const float beta = lane % 16 >= part.rows(c) ? 0 : BETA_SIGMOID ? reciprocal(1 + exp2_unit(-LOG2_E * raw)) : raw;
