@@ -48,14 +48,14 @@ def test_every_hopper_kernel_compiles_without_spills_and_without_waits_between_p
     # the assembler's words for products of the tensor cores that wait for each other: C7510, C7512 and their like
     assert "serialized" not in report, report
     assert r.spill_stores == r.spill_loads == r.stack == 0, r
-    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes() <= hopper.SHARED_LIMIT
+    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes <= hopper.SHARED_LIMIT
 
 
 def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor():
     # 228 KB, and 1 KB of each block is the system's
-    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes().values())
+    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes.values())
     # a block alone may take 227 KB
-    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes().values())
+    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes.values())
 
 
 KERNELS = {
@@ -80,7 +80,7 @@ def test_the_table_has_a_row_for_each_kernel_of_each_variant(monkeypatch, capsys
         [kernel, name] for module in modules for name in module.VARIANTS for kernel in sorted(KERNELS[module.SOURCE])
     ]
     shared = {row[1]: row[-1] for row in rows if row[0] == hopper.NAME}
-    assert shared == {name: str(kind.shared_bytes()) for name, kind in hopper.VARIANTS.items()}
+    assert shared == {name: str(kind.shared_bytes) for name, kind in hopper.VARIANTS.items()}
     assert {path.name for path in cuda_compile.HERE.glob("*.cu")} == set(KERNELS)
 
 
@@ -92,7 +92,7 @@ def test_a_wrong_size_does_not_compile(module):
 
 
 def test_a_wrong_amount_of_shared_memory_does_not_compile():
-    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes() - 16}
+    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes - 16}
     with pytest.raises(Exception, match="another amount of shared memory"):
         cuda_compile.build(hopper.SOURCE, constants, "sm_90a")
 

@@ -86,8 +86,9 @@ IMPLEMENTATIONS = {
     READABLE: ours("kda_lab.cuda.chunk:kda_chunk_forward"),
     "hopper": ours("kda_lab.cuda.hopper:kda_hopper_forward"),
     # steps on the way there
-    "hopper-4": ours("kda_lab.cuda.hopper:kda_hopper_forward", warps=4, rows=LADDER),
-    "hopper-4-1": ours("kda_lab.cuda.hopper:kda_hopper_forward", warps=4, abreast=1, rows=LADDER),
+    "hopper-8": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, rows=LADDER),
+    "hopper-4": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, rows=LADDER),
+    "hopper-4-1": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, abreast=1, rows=LADDER),
     # tunes itself for 90 to 225 s in each shape
     "fla": Implementation(
         keys_first,

@@ -18,11 +18,10 @@ import torch
 from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.segments import best_segments, cut, cut_whole, entries
-from kda_lab.cuda.tensor_maps import MAP_BYTES, misfit, tensor_map
+from kda_lab.cuda.tensor_maps import MAP_BYTES, TOKENS, misfit, tensor_map
 
-C = 16
+C = TOKENS
 BOUNDS = 128  # of sequences that the kernel keeps in shared memory
-GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
 ROW = 80  # bytes of a row of 16 floats that a lane reads
@@ -111,6 +110,7 @@ class Variant(NamedTuple):
         """How many prepare blocks side by side in a thread block."""
         return self.prepare_warps() // self.warps_of_a_team()
 
+    @property
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
         return self.shared_with(self.slots(self.teams()), self.teams())
@@ -119,7 +119,7 @@ class Variant(NamedTuple):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
-            ("GATE", GATES[self.gate]),
+            ("GATE", arguments.GATES[self.gate]),
             ("GATE_IN", TYPES[self.gates]),
             ("BETA_IN", TYPES[self.betas]),
             ("UNBOUNDED", int(self.unbounded)),
@@ -133,7 +133,7 @@ class Variant(NamedTuple):
             ("ABREAST", self.abreast or (1 if self.unbounded else 2)),
             ("EVERY_LANE", int(self.every_lane)),
             ("ARGS_BYTES", ARGS_BYTES),
-            ("SHARED_BYTES", self.shared_bytes()),
+            ("SHARED_BYTES", self.shared_bytes),
         )
 
 
@@ -160,7 +160,7 @@ def kernel(variant, device):
     """The kernel of a variant for GPU number `device`, or for the CPU if None."""
     if device is None:
         return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
-    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes())
+    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes)
 
 
 def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=None, dt_bias=None, **_):
@@ -331,9 +331,10 @@ def kda_hopper_forward(
 
     if segments == 1:
         final_state = states(N) if output_final_state else None
-        kept = {} if checkpoints is None else dict(checkpoints=checkpoints, checkpoint_states=states(checkpoints.numel()))
-        run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state, **kept)
-        return o, final_state, *list(kept.values())[1:]
+        kept = None if checkpoints is None else states(checkpoints.numel())
+        there = dict(cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state)
+        run(N, o=o, checkpoints=checkpoints, checkpoint_states=kept, **there)
+        return (o, final_state) if kept is None else (o, final_state, kept)
     bounds = cut_whole(T, segments, v.device) if cu_seqlens is None else cut(cu_seqlens, segments)
     # the first segment begins with the initial state, so it needs no transition, and the last one needs neither
     ends = states(2 * segments - 3)

@@ -26,6 +26,22 @@ FEW = (4, 6, 8)
 
 
 @contextlib.contextmanager
+def replaced(name, function):
+    """A function of `hopper` in place of its own.
+
+    >>> with replaced("multiprocessors", lambda device: 7):
+    ...     hopper.multiprocessors(None)
+    7
+    """
+    found = getattr(hopper, name)
+    setattr(hopper, name, function)
+    try:
+        yield
+    finally:
+        setattr(hopper, name, found)
+
+
+@contextlib.contextmanager
 def multiprocessors(count):
     """Launches as on a GPU with so many multiprocessors; None: with as many as there are.
 
@@ -34,11 +50,8 @@ def multiprocessors(count):
     4
     """
     found = hopper.multiprocessors
-    hopper.multiprocessors = lambda device: count or found(device)
-    try:
+    with replaced("multiprocessors", lambda device: count or found(device)):
         yield
-    finally:
-        hopper.multiprocessors = found
 
 
 def cases(device, small):
@@ -97,11 +110,8 @@ def every_lane():
     True
     """
     found = hopper.variant
-    hopper.variant = lambda *args, **options: found(*args, **options)._replace(every_lane=True)
-    try:
+    with replaced("variant", lambda *args, **options: found(*args, **options)._replace(every_lane=True)):
         yield
-    finally:
-        hopper.variant = found
 
 
 def ways(k, v, cu_seqlens=None, segments=3):

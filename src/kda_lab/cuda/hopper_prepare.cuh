@@ -11,7 +11,7 @@ constexpr float FLOOR = -160 * UNIT;    // 2^-160 is 0 in fp32
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
 // slices side by side: one works while the other waits
-constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = 2;
+constexpr int TOGETHER = ABREAST, FOLDED_TOGETHER = !UNBOUNDED && sizeof(GATE_IN) == 2 && SLICES / TEAM >= 4 ? 4 : 2;
 
 // The warps that prepare a block: one, or two with half of the channels each. The first one solves, the last one sees to the decays
 struct Team {
