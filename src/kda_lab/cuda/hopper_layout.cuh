@@ -55,7 +55,8 @@ struct Scratch {
     static constexpr int A = 0;                    // [16][16] fp32: raw scores of read and write keys; then
     static constexpr int Z = A;                    // [2][32][8] bf16: the solved rows
     static constexpr int VECTORS = A + 1024;       // [3][16] fp32: beta/|k|^2, beta/|k|, scale/|q|
-    static constexpr int SHIFT = VECTORS + 256;    // [KEY] fp32: what raw gates of the head are shifted by
+    static constexpr int SQUARES = VECTORS + 192;  // [16] fp32: a member's share of |q|^2
+    static constexpr int SHIFT = SQUARES + 64;    // [KEY] fp32: what raw gates of the head are shifted by
     static constexpr int M = SHIFT + 4 * KEY;      // [16] rows of ROW bytes, fp32: scores of queries
     static constexpr int FOLD = M + 16 * ROW;      // [KEY] fp32 at vector_place: from the units of S to those the block reads in,
                                                    // where that is not SCALE

@@ -247,7 +247,7 @@ ON_DEVICE void leave_scores(const Scores& x, unsigned scratch, int lane) {
     write(A, x.A[0][0], x.A[0][1]), write(A + 512, x.A[0][2], x.A[0][3]), write(A + 512 + 32, x.A[1][2], x.A[1][3]);
     write(M, x.M[0][0], x.M[0][1]), write(M + 8 * ROW, x.M[0][2], x.M[0][3]), write(M + 8 * ROW + 32, x.M[1][2], x.M[1][3]);
     if (L2NORM && lane % 4 == 0) {
-        const unsigned qq = scratch + Scratch::VECTORS + lane;
+        const unsigned qq = scratch + Scratch::SQUARES + lane;
         write(qq, x.qq[0]), write(qq + 32, x.qq[2]);
     }
 }
@@ -260,10 +260,9 @@ ON_DEVICE void add_scores(Scores& x, unsigned scratch, int lane) {
     add_two(x.A[0], 0, A), add_two(x.A[0], 2, A + 512), add_two(x.A[1], 2, A + 512 + 32);
     add_two(x.M[0], 0, M), add_two(x.M[0], 2, M + 8 * ROW), add_two(x.M[1], 2, M + 8 * ROW + 32);
     if (L2NORM) {
-        const unsigned qq = scratch + Scratch::VECTORS + lane / 4 * 4;
+        const unsigned qq = scratch + Scratch::SQUARES + lane / 4 * 4;
         x.qq[0] += read_float(qq), x.qq[2] += read_float(qq + 32);
     }
-    __syncwarp();    // the same places are written next, in another order
 }
 
 // Scores and norms to memory, for the solve. beta: in lanes 0..15, of their token
