@@ -11,7 +11,7 @@ from kda_lab.cuda import hopper, measure, workloads
 from kda_lab.figures import Board, axes, show, style
 from kda_lab.fingerprint import ROOT
 
-BENCH, STEPS, MACHINE = (ROOT / "benchmarks" / f"{name}.json" for name in ("h200", "hopper-steps", "machine"))
+BENCH, BESIDE, STEPS, MACHINE = (ROOT / "benchmarks" / f"{name}.json" for name in ("h200", "h200-fla", "hopper-steps", "machine"))
 D, C = workloads.D, hopper.C
 GATES = ("strong", "long", "weak")
 
@@ -193,9 +193,9 @@ def roles():
             board.text(middle + 7, 102, name, anchor="start")
         board.box(x, 218, wide, 56, role="key")
         board.text(x + wide / 2, 236, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers", size=12)
-        board.text(x + wide / 2, 256, f"{('even', 'odd')[rank]} blocks, a warp each")
+        board.text(x + wide / 2, 256, f"{('even', 'odd')[rank]} blocks, two warps each")
         board.box(x, 296, wide, 66, role="decay")
-        for i, line in enumerate(("2 loaders: q, k, g; v", "a storer: o", f"{n['MOVE_REGISTERS']} registers")):
+        for i, line in enumerate(("2 loaders: q, k, g; v", "2 storers: o", f"{n['MOVE_REGISTERS']} registers")):
             board.text(x + wide / 2, 310 + 19 * i, line)
         outer = ring["own"] + (12 if rank == 0 else pitch * own - 15)
         board.arrow((outer, 215), (outer, 152), role="key")
@@ -275,21 +275,23 @@ def fragments(lane=5):
 
 
 def cycles():
-    """A block's cycles by what the state warps and a prepare warp do, beside the products alone."""
+    """A block's cycles by what the state warps and the two warps of a team do."""
     kept = steps()
-    fig, axs = axes(2, 1, width=4.5, height=4.6)
-    parallel = 2 * kept["prepare_warps"]
-    for ax, name, role in ((axs[0], "state", "state"), (axs[1], "prepare", "key")):
+    fig, axs = axes(3, 1, width=4.5, height=6.2)
+    parallel = 2 * kept["teams"]
+    titles = {"state": "state", "prepare": "first of a team", "other": "second"}
+    for ax, (name, title) in zip(axs, titles.items()):
         names, values = zip(*kept[name])
-        busy = [n if name == "state" or "wait for raw" not in what else 0 for what, n in kept[name]]
+        busy = [0 if name != "state" and what.startswith("wait") else n for what, n in kept[name]]
+        role = "state" if name == "state" else "key"
         for y, (n, b) in enumerate(zip(values, busy)):
             look = {"color": style(role)["color"]} if b else {"facecolor": "none", "edgecolor": style("decay")["color"], "hatch": ".."}
             ax.barh(-y, n, 0.7, **look)
             ax.text(n, -y, f" {n:,}", va="center", fontsize=9)
         ax.set(yticks=[-y for y in range(len(names))], xlim=(0, 1.2 * max(values)))
         ax.set_yticklabels(names)
-        total = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} busy; {sum(busy) / parallel:,.0f} a block with {parallel} warps"
-        ax.set_title(f"{name}: {total}", loc="right")
-    axs[1].set_xlabel("cycles")
+        whole = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} of {sum(values):,} busy; {sum(values) / parallel:,.0f} a block"
+        ax.set_title(f"{title}: {whole}", loc="right")
+    axs[-1].set_xlabel("cycles")
     return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, half of them for packing, issuing and scaling. "
-                     "A prepare warp waits for tokens a third of its time.")  # fmt: skip
+                     "The two warps of a team are busy nearly all of the time.")  # fmt: skip
