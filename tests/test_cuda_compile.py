@@ -14,11 +14,12 @@ from kda_lab.cuda import compile as cuda_compile
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
 
 
-def every_variant(module):
-    """Each variant of a launching module's source, compiled side by side -> {name: Build}."""
+def every_variant(module, variants=None):
+    """Each variant of a launching module's source, or those given, compiled side by side -> {name: Build}."""
+    variants = variants or module.VARIANTS
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), module.VARIANTS.values())
-        return dict(zip(module.VARIANTS, builds))
+        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), variants.values())
+        return dict(zip(variants, builds))
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +37,23 @@ def test_every_kernel_compiles_without_spills(name, built):
         assert 2 * chunk.THREADS[kernel] * r.registers <= 65536, (kernel, r)
 
 
+# and the steps on the way there, and the build for checkers
+HOPPER = hopper.VARIANTS | {
+    "a warp a block": hopper.Variant(team=1),
+    "four of them": hopper.Variant(team=1, warps=4),
+    "one slice in hand": hopper.Variant(team=1, warps=4, abreast=1),
+    "every lane arrives": hopper.Variant(every_lane=True),
+}
+
+
 @pytest.fixture(scope="module")
 def built_for_hopper():
-    return every_variant(hopper)
+    return every_variant(hopper, HOPPER)
 
 
-@pytest.mark.parametrize("name", hopper.VARIANTS)
+@pytest.mark.parametrize("name", HOPPER)
 def test_every_hopper_kernel_compiles_without_spills_and_without_waits_between_products(name, built_for_hopper):
-    kind, report = hopper.VARIANTS[name], built_for_hopper[name].report
+    kind, report = HOPPER[name], built_for_hopper[name].report
     (r,) = cuda_compile.resources(built_for_hopper[name]).values()
     # the assembler's words for products of the tensor cores that wait for each other: C7510, C7512 and their like
     assert "serialized" not in report, report
