@@ -152,7 +152,8 @@ struct Sums {
 
 // [middle-units] the exponents of a slice in base 2: d[u][h] of token 8h + g, channels 8u + 2t and + 1, and in the lanes of
 // tokens 7 and 15 the sums of both halves
-// [gate-sums] sums are products with 0 and 1/256, gates in fp16: at most 2^-11 of a gate is lost, the same in every sum
+// [gate-sums] sums are products with 0 and +-1/256, gates in fp16:
+// at most 2^-11 of a gate is lost, the same in every sum
 struct Exponents { Two d[2][2], entry[2]; };
 ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, int lane) {
     Exponents x;

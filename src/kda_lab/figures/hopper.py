@@ -294,4 +294,4 @@ def cycles():
         ax.set_title(f"{title}: {whole}", loc="right")
     axs[-1].set_xlabel("cycles")
     return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, half of them for packing, issuing and scaling. "
-                     "The two warps of a team are busy nearly all of the time.")  # fmt: skip
+                     "The first warp of a team is busy nearly all of the time, the second four fifths of it.")  # fmt: skip
