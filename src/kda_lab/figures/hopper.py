@@ -150,6 +150,8 @@ def roofline(document, shape="T=8192 H=64"):
         ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
         ax.text(at * 1.13, high * (0.9 if label == "with barriers" else 1), label, fontsize=9, va="center")
         said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
+    for ms in (ms for name, ms in times["long"].items() if name.startswith("hopper-")):  # steps on the way
+        ax.plot(ours[0] / ours[1], ours[0] * tokens / ms / 1e9, linestyle="", markersize=3, marker="o", color=style("state")["color"])
     ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations a byte that the kernel itself moves", ylabel="TFLOP/s")
     ax.grid(alpha=0.15)
     return show(fig, f"Points below a roof that rises with the memory's rate up to the peak of the tensor cores. Share of its own roof: {'; '.join(said)}.")
@@ -215,7 +217,7 @@ def slot_life():
     at = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
     edges, left = (0, 128, 166, 204, 284, 314), 60
     rows = [("loader", "k, q", "", "", "g", "V", "TOKENS", "decay"),
-            ("units", "read keys, queries", "Γ", "G_m", "write keys", "V", "EXITS", "key"),
+            ("units", "read keys, queries", "", "G_m", "write keys", "V", "EXITS", "key"),
             ("solve", "read keys, queries", "T, M", "G_m", "write keys", "V", "", "key"),
             ("fold", "−W, Q", "T, M", "f", "write keys", "V", "FULL", "key"),
             ("state", "−W, Q", "T, M", "f", "write keys", "O", "OUT", "state"),
