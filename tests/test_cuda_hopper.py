@@ -89,30 +89,6 @@ def test_earlier_versions_and_one_for_checkers_give_the_same_bits():
         assert equal(first, call(case.arguments))
 
 
-@needs_compiler
-def test_fp16_on_a_cpu_is_that_of_torch(tmp_path):
-    """Gates go through it: normal numbers, those below 2^-14, ties, overflow, infinities and nan."""
-    source = tmp_path / "probe.cu"
-    source.write_text(
-        f'#include "{cuda_compile.HERE / hopper.SOURCE}"\nextern "C" unsigned probe(float x) {{ return fp16(x); }}\n'
-        'extern "C" float back(unsigned x) { return from_fp16(x); }\n'
-    )
-    library = on_cpu.library(str(source), hopper.Variant(key=64, value=64).constants(), (hopper.NAME,))
-    library.probe.argtypes, library.probe.restype = (ctypes.c_float,), ctypes.c_uint
-    library.back.argtypes, library.back.restype = (ctypes.c_uint,), ctypes.c_float
-    generator = torch.Generator().manual_seed(0)
-    x = torch.cat([
-        torch.randint(-(2**31), 2**31 - 1, (4000,), generator=generator).int().view(torch.float32),
-        torch.randn(4000, generator=generator) * 2.0 ** torch.randint(-26, 17, (4000,), generator=generator),
-        torch.tensor([0.0, -0.0, 2**-25, 3 * 2**-25, 2**-24, 1 + 2**-11, 1 + 3 * 2**-11, 65519.0, 65520.0, torch.inf, -torch.inf, torch.nan]),
-    ])  # fmt: skip
-    found = torch.tensor([library.probe(n) for n in x.tolist()]).short().view(torch.half)
-    assert torch.equal(found[~x.isnan()], x.half()[~x.isnan()])
-    assert found[x.isnan()].isnan().all()
-    again = torch.tensor([library.back(n & 0xFFFF) for n in found.view(torch.short).tolist()])
-    assert torch.equal(again[~x.isnan()], found.float()[~x.isnan()]) and again[x.isnan()].isnan().all()
-
-
 # a statement that waits, and one that asks whether it still has to
 BALANCED = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 WAITS = re.compile(

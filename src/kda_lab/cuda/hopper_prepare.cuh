@@ -6,8 +6,7 @@
 #include <hopper.cuh>
 
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float UNIT = 256;         // gates to base 2 in units of 1/256: fp16 holds those from 2^-22 to 160 with 11 binary digits
-constexpr float FLOOR = -160 * UNIT;    // 2^-160 is 0 in fp32
+constexpr float FLOOR = -160;       // 2^-160 is 0 in fp32, and sums of 16 stay exact to 2^-12
 constexpr float RANGE = 60;         // exponents in the units of the middle; -5 a token needs 58, fp32 and bf16 end at 127
 constexpr int SLICES = KEY / 16;
 // slices side by side: one works while the other waits
@@ -39,13 +38,13 @@ struct Team {
 // a rate beyond e^80 saturates like e^80, and a rate of 0 would turn the gate of missing tokens into 0 * inf
 ON_DEVICE float rate_of(const float* A_log, int head) { return GATE == GIVEN ? 1 : fmaxf(expf(fminf(A_log[head], 80)), 1e-30f); }
 
-struct Gate {              // log2 decay in UNIT = scale * f(slope x + shift)
+struct Gate {              // log2 decay = scale * f(slope x + shift)
     float slope, scale;
     __device__ Gate() {}
     __device__ Gate(const float* A_log, float lower_bound, int head) {
         const float rate = rate_of(A_log, head);
-        slope = GATE == BOUNDED ? -rate * LOG2_E : GATE == GIVEN ? UNIT * LOG2_E : LOG2_E;
-        scale = GATE == BOUNDED ? 1 / (UNIT * lower_bound * LOG2_E) : UNIT * -rate;
+        slope = GATE == BOUNDED ? -rate * LOG2_E : LOG2_E;
+        scale = GATE == BOUNDED ? 1 / (lower_bound * LOG2_E) : -rate;
     }
     __device__ float operator()(float x, float shift) const {
         // [gate-bounded] lower_bound sigmoid(rate (x + bias)), in base 2
@@ -143,27 +142,29 @@ struct Sums {
     unsigned rows[4];
     __device__ explicit Sums(int lane) {
         const int g = lane / 4, j = 2 * (lane % 4);
-        const float one = 1 / UNIT;
-        rows[0] = g == 7 ? pack_half(one, one) : pack_half(j > g ? -one : 0, j + 1 > g ? -one : 0);
-        rows[3] = pack_half(j <= g ? one : 0, j + 1 <= g ? one : 0);
+        rows[0] = g == 7 ? pack(1, 1) : pack(j > g ? -1 : 0, j + 1 > g ? -1 : 0);
+        rows[3] = pack(j <= g ? 1 : 0, j + 1 <= g ? 1 : 0);
         rows[1] = rows[2] = 0;    // tokens of the other half
     }
 };
 
 // [middle-units] the exponents of a slice in base 2: d[u][h] of token 8h + g, channels 8u + 2t and + 1, and in the lanes of
 // tokens 7 and 15 the sums of both halves
-// [gate-sums] sums are products with 0 and +-1/256, gates in fp16:
-// at most 2^-11 of a gate is lost, the same in every sum
+// [gate-sums] sums are products with 0 and +-1, gates in two pieces of
+// bf16: at most 2^-16 of a gate is lost, the same in every sum
 struct Exponents { Two d[2][2], entry[2]; };
 ON_DEVICE Exponents sum_gates(const Raw& r, const Sums& sums, const Gate& gate, int lane) {
     Exponents x;
     #pragma unroll
     for (int u = 0; u < 2; ++u) {
-        unsigned b[2];
+        unsigned top[2], rest[2];
         float d[4];
         #pragma unroll
-        for (int h = 0; h < 2; ++h) b[h] = pack_half(gate(r.gate(u, h, 0), r.by[u]), gate(r.gate(u, h, 1), r.by[u]));
-        multiply_half(d, sums.rows, b[0], b[1]);
+        for (int h = 0; h < 2; ++h) {
+            const float a = gate(r.gate(u, h, 0), r.by[u]), b = gate(r.gate(u, h, 1), r.by[u]);
+            top[h] = pack(a, b), rest[h] = pack(a - low(top[h]), b - high(top[h]));
+        }
+        multiply_first(d, sums.rows, top[0], top[1]), multiply(d, sums.rows, rest[0], rest[1]);
         x.d[u][0] = {d[0], d[1]}, x.d[u][1] = {d[2], d[3]};
         x.entry[u] = x.d[u][0];
         if (lane / 4 == 7) x.d[u][0] = {0, 0};

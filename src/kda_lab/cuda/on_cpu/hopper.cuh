@@ -82,24 +82,6 @@ ON_DEVICE unsigned bf16(float x) { return __nv_bfloat16(x).bits; }
 ON_DEVICE unsigned pack(float low, float high) { return bf16(low) | bf16(high) << 16; }
 ON_DEVICE float low(unsigned x) { return __uint_as_float(x << 16); }
 ON_DEVICE float high(unsigned x) { return __uint_as_float(x & 0xffff0000u); }
-// fp16, rounded to even; what is below 2^-14 in steps of 2^-24
-ON_DEVICE unsigned fp16(float x) {
-    if (x != x) return 0x7fff;
-    const unsigned sign = std::signbit(x) ? 0x8000 : 0;
-    const float size = std::fabs(x);
-    if (!size || size >= 65520) return sign | (size ? 0x7c00 : 0);
-    int exponent;
-    std::frexp(size, &exponent);    // size < 2^exponent
-    const float step = std::ldexp(1.f, std::max(exponent - 11, -24));
-    const unsigned digits = unsigned(std::nearbyint(size / step));
-    return sign | (exponent - 11 > -24 ? unsigned(exponent + 13) * 1024 + digits : digits);
-}
-ON_DEVICE float from_fp16(unsigned x) {
-    const int exponent = x >> 10 & 31, digits = x & 1023;
-    const float size = exponent == 31 ? (digits ? NAN : INFINITY) : exponent ? std::ldexp(1024 + digits, exponent - 25) : std::ldexp(digits, -24);
-    return x & 0x8000 ? -size : size;
-}
-ON_DEVICE unsigned pack_half(float low, float high) { return fp16(low) | fp16(high) << 16; }
 ON_DEVICE unsigned multiply_pairs(unsigned x, unsigned y) { return pack(low(x) * low(y), high(x) * high(y)); }
 ON_DEVICE float flushed(float x) { return std::fabs(x) < 0x1p-126f ? 0 : x; }
 ON_DEVICE float exp2_unit(float x) { return flushed(std::exp2(x)); }
@@ -181,29 +163,24 @@ ON_DEVICE void store_tiles_transposed(unsigned a, unsigned x, unsigned y, unsign
     put_tiles(a, {x, y, z, w}, true);
 }
 
-ON_DEVICE float part(unsigned x, int e, bool half = false) { return half ? from_fp16(x >> 16 * e & 0xffff) : e ? high(x) : low(x); }
+ON_DEVICE float part(unsigned x, int e) { return e ? high(x) : low(x); }
 // entry (row, k) of a [16, 16] that the warp holds as `a`
-ON_DEVICE float entry(const unsigned (&all)[32][8], int row, int k, bool half = false) {
-    return part(all[4 * (row % 8) + k % 8 / 2][row / 8 + 2 * (k / 8)], k % 2, half);
+ON_DEVICE float entry(const unsigned (&all)[32][8], int row, int k) {
+    return part(all[4 * (row % 8) + k % 8 / 2][row / 8 + 2 * (k / 8)], k % 2);
 }
-ON_DEVICE void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, bool half = false) {
+ON_DEVICE void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     EXCHANGE;
     for (int i = 0; i < 4; ++i) all[lane][i] = a[i];
     all[lane][4] = b0, all[lane][5] = b1;
     __syncwarp();
     for (int e = 0; e < 4; ++e)
         for (int k = 0; k < 16; ++k)
-            c[e] += entry(all, lane / 4 + 8 * (e / 2), k, half)
-                * part(all[4 * (2 * (lane % 4) + e % 2) + k % 8 / 2][4 + k / 8], k % 2, half);
+            c[e] += entry(all, lane / 4 + 8 * (e / 2), k) * part(all[4 * (2 * (lane % 4) + e % 2) + k % 8 / 2][4 + k / 8], k % 2);
     __syncwarp();
 }
 ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
     for (float& x : c) x = 0;
     multiply(c, a, b0, b1);
-}
-ON_DEVICE void multiply_half(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    for (float& x : c) x = 0;
-    multiply(c, a, b0, b1, true);
 }
 ON_DEVICE bool elected() { return lane_number() == 0; }
 ON_DEVICE bool any_lane(bool mine) {
