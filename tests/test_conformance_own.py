@@ -1,5 +1,7 @@
 """The suite on the functions of this package: every supported case passes, and what is measured is what they are."""
 
+import shutil
+
 import pytest
 import torch
 
@@ -90,3 +92,12 @@ def test_every_public_report_about_kernels_has_a_case():
         attention#1241 transformers#48455 sglang#39971"""
     for number in numbers.split():
         assert any(r.endswith(number) for r in reports), f"no case for {number}"
+
+
+@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine")
+def test_the_hopper_kernel_on_a_cpu_keeps_what_gates_leave():
+    """Gates are rounded before they are summed: an error of each that is always the same adds up over what is old."""
+    only = ["old-values-weigh-as-much-as-new-ones", "the-old-state-fades-by-its-gates-alone", "a-gate-of-minus-infinity-clears"]
+    found = conformance.examine(ours.hopper_kda, dtype=torch.bfloat16, capabilities="no-backward", only=only)
+    passes(found)
+    assert [r.outcome for r in found] == ["pass"] * 3

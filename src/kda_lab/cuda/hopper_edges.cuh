@@ -27,13 +27,12 @@ ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, i
 }
 // [/decayed-scores]
 
-// [edge-units] a member's slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
-ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
+// [edge-units] all slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
+ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
     float largest = 0, pairs[2][4] = {};
     #pragma unroll 1
-    for (int n = 0; n < Team::SHARE; ++n) {
-        const int s = team.slice() + n;
-        const Raw r = load_slice(slot, slot + in_keys(s, lane), slot + in_write(s, lane), shifts, s, lane);
+    for (int s = 0; s < SLICES; ++s) {
+        const Raw r = load_slice(slot, shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
         add_norms(x, r);
         pair_scores(pairs, r, e, lane);
@@ -66,13 +65,14 @@ ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums,
         store_tiles(slot + in_keys(s, lane), k[0], k[1], k[2], k[3]);
         store_tiles(slot + in_keys(s, lane) + TILE, q[0], q[1], q[2], q[3]);
         store_tiles(slot + in_write(s, lane), w[0], w[1], w[2], w[3]);
-        write_vectors(slot, s, lane, all[0], all[1], Two{0, 0}, Two{0, 0});
+        write_vector(slot + Slot::SCALE, s, lane, all[0], all[1]);
+        write_vector(slot + Slot::EXIT, s, lane, Two{0, 0}, Two{0, 0});
     }
     #pragma unroll
     for (int e = 0; e < 2; ++e) {
         x.A[0][e] = pairs[0][e], x.M[0][e] = pairs[0][2 + e];
         x.A[1][2 + e] = pairs[1][e], x.M[1][2 + e] = pairs[1][2 + e];
     }
-    return team.any(!(largest <= RANGE));
+    return any_lane(!(largest <= RANGE));
 }
 // [/edge-units]

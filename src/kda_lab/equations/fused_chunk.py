@@ -51,8 +51,8 @@ def claim_edges(x, units):
 
 def claim_sums(x, gate_sums):
     """Gate by gate: between a token and the middle, without the earlier of the two."""
-    d, entry = gate_sums(x.g)
-    g = x.g
+    d, entry = gate_sums(x.g, x.h)
+    g = x.g + x.h
     middle = (len(g) - 1) // 2
     none = g[0] * 0
     yield entry, sum(g[: middle + 1], none)
@@ -62,36 +62,35 @@ def claim_sums(x, gate_sums):
 
 def prove_sums(subject):
     for C in (1, 2, 5, 16):
-        run_claim(Ring(), "g:C,K", {"C": C, "K": 1}, claim_sums, subject[1])
+        run_claim(Ring(), "g:C,K h:C,K", {"C": C, "K": 1}, claim_sums, subject[1])
 
 
 def check_sums(subject):
-    """All that rounding can lose; then sums of rounded gates, next to gates a hundred thousand times stronger."""
-    rounded, gate_sums = subject
-    # every 17th pattern of digits, with exponents from where fp16 has few digits left to 2^-128, which is 0
-    digits = torch.arange(0, 1 << 23, 17, dtype=torch.int32)
-    for exponent in (-40, -33, -30, -23, -22, -12, -1, 0, 6):
-        g = -(digits + ((127 + exponent) << 23)).view(torch.float32)
-        kept = rounded(g)
-        require(torch.equal((256 * kept.double()).half().double() / 256, kept.double()), "more digits than fp16 keeps")
-        lost = (kept.double() - g.double()).abs()
-        require((lost <= torch.maximum(2.0**-11 * g.double().abs(), torch.tensor(2.0**-33))).all(), f"gates near {g[0]:g} lose {lost.max():.1e}")
+    """All that two pieces can lose; then sums of them, next to gates a hundred thousand times stronger."""
+    pieces, gate_sums = subject
+    # what is lost stands in the last 16 digits, and weighs most behind the smallest leading ones
+    digits = torch.arange(1 << 16, dtype=torch.int32)
+    for leading in (127 << 7, 127 << 7 | 1, 133 << 7 | 127, 90 << 7):
+        g = -(digits + (leading << 16)).view(torch.float32)
+        kept = [p.double() for p in pieces(g)]
+        require(all((p.float().view(torch.int32) & 65535 == 0).all() for p in kept), "a piece has more digits than bf16 keeps")
+        require(((sum(kept) - g).abs() <= 2.0**-16 * g.abs()).all(), f"pieces lose more than 2^-16 of gates near {g[0]:g}")
     generator = torch.Generator().manual_seed(0)
     for strong in (None, 0, 7, 8, 15):
         g = -0.001 * torch.rand((16, 5), generator=generator)
         if strong is not None:
             g[strong] = -100.0
-        for got, exact in zip(gate_sums(rounded(g)), gate_sums(g.double())):
-            # 2^-11 of each gate and 8 roundings of 2^-24 in a sum of one sign
-            require(((got - exact).abs() <= 1.01 * 2.0**-11 * exact.abs()).all(), f"token {strong} strong: off by {(got - exact).abs().max():.1e}")
+        for got, exact in zip(gate_sums(*pieces(g)), gate_sums(g.double())):
+            # 2^-16 of the pieces and 8 roundings of 2^-24 in a sum of one sign
+            require(((got - exact).abs() <= 1.01 * 2.0**-16 * exact.abs()).all(), f"token {strong} strong: off by {(got - exact).abs().max():.1e}")
         one = torch.ones_like(g, dtype=torch.float64)
         units = chunk_fused.middle_units(one, one, g.double().exp())
         require(torch.allclose(gate_sums(g.double())[0].exp(), units.read, rtol=1e-12), "not the exponents of the middle's units")
 
 
-def prefix_differences(g):
+def prefix_differences(*pieces):
     """Mutant: one prefix sum for all, and differences."""
-    G = torch.cumsum(g, 0)
+    G = torch.cumsum(sum(pieces), 0)
     return G - G[(len(G) - 1) // 2], G[(len(G) - 1) // 2]
 
 
@@ -178,11 +177,11 @@ _FACTORS = "*factors(units, beta[part], k_factor[part], q_factor[part], fold)"
 
 
 def sums(name, *patches):
-    return Mutant(name, (chunk_fused.rounded_gates, variant(gate_sums, *patches)))
+    return Mutant(name, (chunk_fused.two_pieces, variant(gate_sums, *patches)))
 
 
-def rounding(name, *patches):
-    return Mutant(name, (variant(chunk_fused.rounded_gates, *patches), gate_sums))
+def pieces(name, *patches):
+    return Mutant(name, (variant(chunk_fused.two_pieces, *patches), gate_sums))
 
 
 def halves(name, old, new):
@@ -192,8 +191,8 @@ def halves(name, old, new):
 
 EQUATIONS = [
     Equation(
-        "gate-sums", "Exponents relative to the middle are one product of the gates with -1, 0 and 1; gates in fp16 lose at most 2^-11.", DERIVED, "proved",
-        Check("ring", "C=1 C=2 C=5 C=16", prove_sums), Check("float32", "digits by 17; gates 10^5 apart", check_sums), (chunk_fused.rounded_gates, gate_sums),
+        "gate-sums", "Exponents relative to the middle are one product of the gates with -1, 0 and 1; gates in two pieces of 8 bits lose at most 2^-16.", DERIVED, "proved",
+        Check("ring", "C=1 C=2 C=5 C=16", prove_sums), Check("float32", "all last digits; gates 10^5 apart", check_sums), (chunk_fused.two_pieces, gate_sums),
         (
             sums("back over the token itself", ("signs[i, i + 1 : middle + 1] = -1", "signs[i, i : middle + 1] = -1")),
             sums("back without the middle", ("signs[i, i + 1 : middle + 1] = -1", "signs[i, i + 1 : middle] = -1")),
@@ -202,13 +201,13 @@ EQUATIONS = [
             sums("forth without the token", ("signs[i, middle + 1 : i + 1]", "signs[i, middle + 1 : i]")),
             sums("entry without the middle", ("signs[middle, : middle + 1]", "signs[middle, :middle]")),
             sums("the middle keeps its row", ("d[middle] = entry * 0", "d[middle] = entry")),
-            sums("a gate is lost", ("d = signs @ g", "d = signs[:, 1:] @ g[1:]")),
-            rounding("no unit: weak gates have no digits", ("(256 * g).half().float() / 256", "g.half().float()")),
-            rounding("the unit once", ("(256 * g).half().float() / 256", "(256 * g).half().float()")),
-            rounding("bf16", ("(256 * g).half()", "(256 * g).bfloat16()")),
-            rounding("cut off, not rounded", ("(256 * g).half().float()", "((256 * g).view(torch.int32) & -8192).view(torch.float32)")),
-            Mutant("fp32 as it is", (lambda g: g, gate_sums)),
-            Mutant("differences of prefix sums", (chunk_fused.rounded_gates, prefix_differences)),
+            sums("the first piece alone", ("for piece in pieces)", "for piece in pieces[:1])")),
+            Mutant("one piece", (lambda g: chunk_fused.two_pieces(g)[:1], gate_sums)),
+            Mutant("fp32 as it is", (lambda g: (g,), gate_sums)),
+            pieces("more digits than bf16 keeps", ("x.bfloat16().float()", "x.half().float()")),
+            pieces("cut off, not rounded", ("x.bfloat16().float()", "(x.view(torch.int32) & -65536).view(torch.float32)")),
+            pieces("the second piece is the first again", ("kept(g - top)", "kept(g)")),
+            Mutant("differences of prefix sums", (chunk_fused.two_pieces, prefix_differences)),
         ),
     ),
     polynomial(
