@@ -1,13 +1,12 @@
 """The suite on the functions of this package: every supported case passes, and what is measured is what they are."""
 
-import shutil
-
 import pytest
 import torch
 
 from kda_lab import conformance, ops
 from kda_lab.conformance import generate, run
 from kda_lab.conformance.adapters import ours
+from tests.compilers import needs_compiler
 
 RULES = ("kda", "gated_delta_rule", "delta_rule")
 ON_A_GPU = {"needs a CUDA device"}
@@ -94,7 +93,7 @@ def test_every_public_report_about_kernels_has_a_case():
         assert any(r.endswith(number) for r in reports), f"no case for {number}"
 
 
-@pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine")
+@needs_compiler
 def test_the_hopper_kernel_on_a_cpu_keeps_what_gates_leave():
     """Gates are rounded before they are summed: an error of each that is always the same adds up over what is old."""
     only = ["old-values-weigh-as-much-as-new-ones", "the-old-state-fades-by-its-gates-alone", "a-gate-of-minus-infinity-clears"]

@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import shutil
 
 import pytest
 import torch
@@ -13,13 +12,11 @@ from kda_lab.cuda import decode, decode_acceptance, on_cpu
 from kda_lab.cuda.compile import HERE
 from kda_lab.cuda.measure import relative_error
 from kda_lab.layer.step import step
+from tests.compilers import needs_compiler
 
 SLUGS = "gate-bounded gate-softplus kda-recurrence l2-norm norm-attention short-convolution".split()
 SOURCE = (HERE / decode.SOURCE).read_text()
 CASES = {case.name: case for case in decode_acceptance.cases("cpu", small=True)}
-needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
-)
 DRAFTS = "0 to 4 accepted, padding, an unkept state"
 
 

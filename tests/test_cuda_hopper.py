@@ -5,7 +5,6 @@ And each of its waits is there for a reason.
 
 import ctypes
 import re
-import shutil
 
 import pytest
 import torch
@@ -17,10 +16,8 @@ from kda_lab.cuda.measure import relative_error
 from kda_lab.cuda.trial import poisoned_memory, same_bits
 from kda_lab.equations import EQUATIONS, fused_chunk
 from kda_lab.ops import run
+from tests.compilers import needs_compiler
 
-needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
-)
 # a bf16 output alone costs 1.7e-3, bf16 products of a block about the double
 BOUND = hopper_acceptance.BOUND
 # slots by thread blocks of a head: as few as two warps that prepare can do with

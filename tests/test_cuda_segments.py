@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import shutil
 
 import pytest
 import torch
@@ -12,13 +11,11 @@ from kda_lab.cuda import hopper, on_cpu, segments
 from kda_lab.cuda.measure import relative_error
 from kda_lab.cuda.trial import poisoned_memory, same_bits
 from kda_lab.equations import EQUATIONS
+from tests.compilers import needs_compiler
 
 SOURCE = (cuda_compile.HERE / segments.SOURCE).read_text()
 # a sum of K products in fp32 is off by a few 2^-24 of its size, and up to 7 such sums follow each other
 BOUND = 2e-6
-needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
-)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 

@@ -2,19 +2,16 @@
 
 import ctypes
 import re
-import shutil
 
 import pytest
 import torch
 
 from kda_lab.cuda import acceptance, chunk, on_cpu
 from kda_lab.cuda.compile import HERE
+from tests.compilers import needs_compiler
 
 SLUGS = """gate-bounded gate-softplus l2-norm decay-prefix chunk-scores chunk-readout-scores chunk-inverse block-inverse
 chunk-u chunk-w chunk-inputs chunk-kg chunk-residual chunk-state chunk-output""".split()
-needs_compiler = pytest.mark.skipif(
-    not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler on this machine"
-)
 
 
 def test_each_step_is_bracketed_once_and_brackets_nest():

@@ -1,6 +1,5 @@
 """Who answers a call, and that the answer is the same: the kernel, compiled for the CPU where there is no GPU, and torch on a GPU."""
 
-import shutil
 import sys
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 
 from kda_lab import inputs, ops
 from kda_lab.ops import contract, run
+from tests.compilers import needs_compiler
 
 RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -30,7 +30,7 @@ def close(got, wanted, tolerance):
         assert (a.cpu().double() - b).norm() < tolerance * b.norm()
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("lower_bound", [-5.0, None])
 def test_the_kernel_is_told_all_of_a_call(lower_bound):
     named = arguments("kda", "cpu", T=70) | {
@@ -49,7 +49,7 @@ def test_the_kernel_is_told_all_of_a_call(lower_bound):
     close(run.on_kernel(contract.KDA, contract.Call(**named)), ops.naive_kda(**named), 1e-5)
 
 
-@pytest.mark.skipif(not shutil.which("g++"), reason="no C++ compiler")
+@needs_compiler
 def test_the_kernel_is_told_which_rule():
     for rule in (contract.GATED_DELTA_RULE, contract.LINEAR_ATTENTION):
         named = arguments(rule.name, "cpu") | {"output_final_state": True}
