@@ -14,11 +14,12 @@ from kda_lab.cuda import compile as cuda_compile
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
 
 
-def every_variant(module):
-    """Each variant of a launching module's source, compiled side by side -> {name: Build}."""
+def every_variant(module, variants=None):
+    """Each variant of a launching module's source, or those given, compiled side by side -> {name: Build}."""
+    variants = variants or module.VARIANTS
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), module.VARIANTS.values())
-        return dict(zip(module.VARIANTS, builds))
+        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), variants.values())
+        return dict(zip(variants, builds))
 
 
 @pytest.fixture(scope="module")
@@ -36,26 +37,35 @@ def test_every_kernel_compiles_without_spills(name, built):
         assert 2 * chunk.THREADS[kernel] * r.registers <= 65536, (kernel, r)
 
 
+# and the steps on the way there, and the build for checkers
+HOPPER = hopper.VARIANTS | {
+    "a warp a block": hopper.Variant(team=1),
+    "four of them": hopper.Variant(team=1, warps=4),
+    "one slice in hand": hopper.Variant(team=1, warps=4, abreast=1),
+    "every lane arrives": hopper.Variant(every_lane=True),
+}
+
+
 @pytest.fixture(scope="module")
 def built_for_hopper():
-    return every_variant(hopper)
+    return every_variant(hopper, HOPPER)
 
 
-@pytest.mark.parametrize("name", hopper.VARIANTS)
+@pytest.mark.parametrize("name", HOPPER)
 def test_every_hopper_kernel_compiles_without_spills_and_without_waits_between_products(name, built_for_hopper):
-    kind, report = hopper.VARIANTS[name], built_for_hopper[name].report
+    kind, report = HOPPER[name], built_for_hopper[name].report
     (r,) = cuda_compile.resources(built_for_hopper[name]).values()
     # the assembler's words for products of the tensor cores that wait for each other: C7510, C7512 and their like
     assert "serialized" not in report, report
     assert r.spill_stores == r.spill_loads == r.stack == 0, r
-    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes() <= hopper.SHARED_LIMIT
+    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes <= hopper.SHARED_LIMIT
 
 
 def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor():
     # 228 KB, and 1 KB of each block is the system's
-    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes().values())
+    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes.values())
     # a block alone may take 227 KB
-    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes().values())
+    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes.values())
 
 
 KERNELS = {
@@ -80,7 +90,7 @@ def test_the_table_has_a_row_for_each_kernel_of_each_variant(monkeypatch, capsys
         [kernel, name] for module in modules for name in module.VARIANTS for kernel in sorted(KERNELS[module.SOURCE])
     ]
     shared = {row[1]: row[-1] for row in rows if row[0] == hopper.NAME}
-    assert shared == {name: str(kind.shared_bytes()) for name, kind in hopper.VARIANTS.items()}
+    assert shared == {name: str(kind.shared_bytes) for name, kind in hopper.VARIANTS.items()}
     assert {path.name for path in cuda_compile.HERE.glob("*.cu")} == set(KERNELS)
 
 
@@ -92,7 +102,7 @@ def test_a_wrong_size_does_not_compile(module):
 
 
 def test_a_wrong_amount_of_shared_memory_does_not_compile():
-    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes() - 16}
+    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes - 16}
     with pytest.raises(Exception, match="another amount of shared memory"):
         cuda_compile.build(hopper.SOURCE, constants, "sm_90a")
 

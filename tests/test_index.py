@@ -37,7 +37,7 @@ def links(slug):
 
 
 def test_cuda_lines_lead_to_their_quotation_or_to_the_page_of_their_file():
-    assert links("gate-sums")["cuda/hopper_prepare.cuh"] == "hopper.html#cuda-gate-sums"
+    assert links("gate-sums")["cuda/hopper_slices.cuh"] == "hopper.html#cuda-gate-sums"
     assert links("edge-units")["cuda/hopper_edges.cuh"] == "hopper.html"
     assert links("kda-recurrence")["cuda/kda_decode.cu"] == "layer.html#cuda-kda-recurrence"
     two = links("chunk-kg")

@@ -128,7 +128,7 @@ ON_DEVICE void wgmma_keys_shared(float (&d)[16], Description a, Description b) {
         : LIST16(d, 0) : "r"(a.low), "r"(a.high), "r"(b.low), "r"(b.high));
 }
 template <bool registers> ON_DEVICE void eight_products(const Args& args, unsigned from, int start, int length) {
-    const Description right = describe(from, 16, 1024, 1), left = describe(from + 8192, 16, 1024, 1);
+    const Description right = describe(in_units(from), 0, 16, 1024, 1), left = describe(in_units(from), 8192, 16, 1024, 1);
     unsigned a[8][4];
     for (int k = 0; k < 8; ++k)
         for (int i = 0; i < 4; ++i) a[k][i] = registers ? read_word(from + 4 * threadIdx.x + 512 * (4 * k + i)) : 0;

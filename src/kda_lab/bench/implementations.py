@@ -35,12 +35,13 @@ def function(where):
     return getattr(importlib.import_module(module), name)
 
 
-def ours(where, **options):
-    """A kernel of `kda_lab.cuda`, which takes the arguments as they are."""
+def ours(where, rows=None, **options):
+    """A kernel of `kda_lab.cuda`, which takes the arguments as they are, and options of its own."""
     return Implementation(
         lambda arguments: functools.partial(function(where), **arguments, **options),
         package="cuda.core",
         install="pip install 'kda_lab[cuda]'",
+        rows=rows,
     )
 
 
@@ -79,10 +80,15 @@ def always_packed(arguments):
     return functools.partial(function("kda_lab.conformance.adapters.cudnn:chunk_kda"), **named)
 
 
+LADDER = ("T=8192 H=96", "T=8192 H=64")
 READABLE = "chunk"  # all others are compared with it, head by head
 IMPLEMENTATIONS = {
     READABLE: ours("kda_lab.cuda.chunk:kda_chunk_forward"),
     "hopper": ours("kda_lab.cuda.hopper:kda_hopper_forward"),
+    # steps on the way there
+    "hopper-8": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, rows=LADDER),
+    "hopper-4": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, rows=LADDER),
+    "hopper-4-1": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, abreast=1, rows=LADDER),
     # tunes itself for 90 to 225 s in each shape
     "fla": Implementation(
         keys_first,

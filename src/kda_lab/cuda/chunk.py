@@ -50,6 +50,7 @@ class Variant(NamedTuple):
     erase: bool = True
     exact: bool = False
 
+    @property
     def shared_bytes(self):
         """Dynamic shared memory of each kernel, the sizes of its struct in the source (which asserts them)."""
         K, V = (-(-d // SUB) * SUB for d in (self.key, self.value))
@@ -59,7 +60,7 @@ class Variant(NamedTuple):
 
     def constants(self):
         """The -D pairs, sizes included."""
-        shared = self.shared_bytes()
+        shared = self.shared_bytes
         return (
             ("KEY", self.key),
             ("VALUE", self.value),
@@ -98,7 +99,7 @@ def kernels(variant, device):
     if device is None:
         return {name: on_cpu.Kernel(SOURCE, variant.constants(), tuple(THREADS), name) for name in THREADS}
     built = cuda_compile.build(SOURCE, variant.constants())
-    return {name: cuda_compile.Kernel(built, name, variant.shared_bytes()[name]) for name in THREADS}
+    return {name: cuda_compile.Kernel(built, name, variant.shared_bytes[name]) for name in THREADS}
 
 
 def _gate_arguments(g, beta, gate, erase):

@@ -199,7 +199,7 @@ def main():
     builds = trial.build_all([(source, variant.constants()) for source, _, variant in variants])
     print(f"{'kernel':18}{'variant':40}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
     for (_, name, variant), built in zip(variants, builds):
-        shared = variant.shared_bytes() if callable(variant.shared_bytes) else variant.shared_bytes
+        shared = variant.shared_bytes
         for kernel, r in sorted(resources(built).items()):
             size = shared[kernel] if isinstance(shared, dict) else shared
             print(f"{kernel:18}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{size:10}")

@@ -125,11 +125,26 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
         : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
 }
+// in one lane of a warp, whichever; the compiler knows that it is one
+ON_DEVICE bool elected() {
+    unsigned mine;
+    asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(mine) :: "memory");
+    return mine;
+}
 ON_DEVICE bool any_lane(bool mine) { return __any_sync(~0u, mine); }
 
 // ---- barriers ----
 // bar.sync: the threads that call it with this number
 ON_DEVICE void barrier(int number, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+// who does not wait there
+ON_DEVICE void arrive_at_barrier(int number, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(number), "r"(threads) : "memory"); }
+// bar.red: the same as barrier, and whether any of them says yes
+ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
+    unsigned any;
+    asm volatile("{\n.reg .pred p, q;\nsetp.ne.u32 p, %3, 0;\nbar.red.or.pred q, %1, %2, p;\nselp.b32 %0, 1, 0, q;\n}"
+        : "=r"(any) : "r"(number), "r"(threads), "r"((unsigned)mine) : "memory");
+    return any;
+}
 // mbarrier: a phase ends when `count` arrivals and all announced bytes are in; waiters name the phase by its parity
 ON_DEVICE void mbarrier_init(unsigned b, unsigned count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(b), "r"(count) : "memory");
@@ -185,6 +200,9 @@ ON_DEVICE unsigned in_block(unsigned a, int rank) {
 }
 // no .cluster scope: that costs a fence of the whole GPU, and nothing travels with this arrival but "I have read"
 ON_DEVICE void arrive_there(unsigned b) { asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(b) : "memory"); }
+ON_DEVICE void arrive_and_expect_there(unsigned b, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%0], %1;" :: "r"(b), "r"(bytes) : "memory");
+}
 ON_DEVICE void copy_there(unsigned to, unsigned from, unsigned bytes, unsigned b) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
         :: "r"(to), "r"(from), "r"(bytes), "r"(b) : "memory");
@@ -214,8 +232,10 @@ struct Description {
     unsigned low, high;
     __device__ Description at(unsigned bytes) const { return {low + bytes / 16, high}; }    // further on
 };
-ON_DEVICE Description describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
-    return {(a & 0x3ffff) >> 4 | (stride1 >> 4) << 16, stride2 >> 4 | swizzled << 30};
+// an address as descriptions count: in 16 bytes, without the thread block's number in its cluster, which stands from bit 24 on
+ON_DEVICE unsigned in_units(unsigned a) { return (a & 0x3ffff) >> 4; }
+ON_DEVICE Description describe(unsigned units, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    return {units + (offset >> 4 | (stride1 >> 4) << 16), stride2 >> 4 | swizzled << 30};
 }
 #define LIST4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define LIST16(d, i) LIST4(d, i), LIST4(d, i + 4), LIST4(d, i + 8), LIST4(d, i + 12)

@@ -18,13 +18,13 @@ import torch
 from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.segments import best_segments, cut, cut_whole, entries
-from kda_lab.cuda.tensor_maps import MAP_BYTES, misfit, tensor_map
+from kda_lab.cuda.tensor_maps import MAP_BYTES, TOKENS, misfit, tensor_map
 
-C = 16
+C = TOKENS
 BOUNDS = 128  # of sequences that the kernel keeps in shared memory
-GATES = {"given": 1, "bounded": 2, "softplus": 3}
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
 RANGE = 60.0  # largest exponent to base 2 in the units of a block's middle; RANGE of the sources
+ROW = 80  # bytes of a row of 16 floats that a lane reads
 SHARED_LIMIT = 227 * 1024
 
 
@@ -55,7 +55,13 @@ ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
 
 
 class Variant(NamedTuple):
-    """What the compiler has to know.   warps: that prepare in a thread block, 0 for as many as their slots allow."""
+    """What the compiler has to know.
+
+    warps: that prepare in a thread block, 0 for as many as their slots allow   team: so many of them prepare a block together, 0
+    for 2, or for 1 with gates in fp32, which leave no room   abreast: slices side by side where they are a loop, for a warp
+    alone or gates without a bound; 0 for 2, or for 1 with such gates, whose code needs more registers   every_lane: arrives at
+    mbarriers where one would do, for compute-sanitizer.
+    """
 
     key: int = 128
     value: int = 128
@@ -67,39 +73,53 @@ class Variant(NamedTuple):
     beta_sigmoid: bool = True
     checkpoints: bool = False
     warps: int = 0
+    team: int = 0
+    abreast: int = 0
+    every_lane: bool = False
 
     def ctas(self):
         """Thread blocks that serve a head together, 64 rows of its state each."""
         return self.value // 64
 
-    def sizes(self, warps):
-        """Bytes of a slot with its mbarriers, and of all the rest with so many warps, as hopper_layout.cuh counts."""
+    def warps_of_a_team(self):
+        """How many prepare a block together."""
+        return self.team or (2 if self.gates == torch.bfloat16 else 1)
+
+    def shared_with(self, slots, teams):
+        """Bytes of shared memory with so many of both, as hopper_layout.cuh counts."""
         vector, keys = 4 * self.key, self.key // 64 * 2048
         slot = whole_lines(2 * keys + 1024 + 2 * vector) + keys * self.gates.itemsize // 2 + 2048
-        scratch = whole_lines(warps * (1024 + 256 + vector + (vector if self.unbounded else 0)))
-        return slot + 40, scratch + 8 * warps + 8 + 32 + 4 * BOUNDS + 1024
+        scratch = 1024 + 256 + vector + 16 * ROW + (vector if self.unbounded else 0)
+        exits = (slots - self.sent()) * (8 + (vector if self.ctas() == 2 else 0))
+        return slots * (slot + 32 + 32) + exits + teams * (scratch + 8) + 16 * ROW + 16 + 32 + 4 * BOUNDS + 1024
 
-    def slots(self, warps):
-        """How many blocks a thread block has room for: 4, 8 or 16 of its own, and in a cluster 4 of its partner's."""
-        slot, rest = self.sizes(warps)
-        sent = 4 if self.ctas() == 2 else 0
-        return max(n for n in (4, 8, 16) if (n + sent) * slot + rest <= SHARED_LIMIT) + sent
+    def sent(self):
+        """Slots for what the partner in a cluster sends."""
+        return 4 if self.ctas() == 2 else 0
+
+    def slots(self, teams):
+        """How many blocks a thread block has room for: 4, 8 or 16 of its own, and those of its partner."""
+        return max(n for own in (4, 8, 16) if self.shared_with(n := own + self.sent(), teams) <= SHARED_LIMIT)
 
     def prepare_warps(self):
-        """At most 8, and no more than there are slots for blocks of their own."""
-        return self.warps or next(n for n in range(8, 0, -1) if self.slots(n) - (4 if self.ctas() == 2 else 0) >= n)
+        """At most 8, and no more teams than there are slots for blocks of their own."""
+        team = self.warps_of_a_team()
+        return self.warps or next(n * team for n in range(8 // team, 0, -1) if self.slots(n) - self.sent() >= n)
 
+    def teams(self):
+        """How many prepare blocks side by side in a thread block."""
+        return self.prepare_warps() // self.warps_of_a_team()
+
+    @property
     def shared_bytes(self):
         """Dynamic shared memory of a thread block."""
-        warps = self.prepare_warps()
-        slot, rest = self.sizes(warps)
-        return self.slots(warps) * slot + rest
+        return self.shared_with(self.slots(self.teams()), self.teams())
 
     def constants(self):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
-            ("GATE", GATES[self.gate]),
+            ("GATE", arguments.GATES[self.gate]),
             ("GATE_IN", TYPES[self.gates]),
             ("BETA_IN", TYPES[self.betas]),
             ("UNBOUNDED", int(self.unbounded)),
@@ -107,10 +127,13 @@ class Variant(NamedTuple):
             ("BETA_SIGMOID", int(self.beta_sigmoid)),
             ("CHECKPOINTS", int(self.checkpoints)),
             ("CTAS", self.ctas()),
-            ("SLOTS", self.slots(self.prepare_warps())),
+            ("SLOTS", self.slots(self.teams())),
             ("PREPARE_WARPS", self.prepare_warps()),
+            ("TEAM", self.warps_of_a_team()),
+            ("ABREAST", self.abreast or (1 if self.unbounded else 2)),
+            ("EVERY_LANE", int(self.every_lane)),
             ("ARGS_BYTES", ARGS_BYTES),
-            ("SHARED_BYTES", self.shared_bytes()),
+            ("SHARED_BYTES", self.shared_bytes),
         )
 
 
@@ -137,7 +160,7 @@ def kernel(variant, device):
     """The kernel of a variant for GPU number `device`, or for the CPU if None."""
     if device is None:
         return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
-    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes())
+    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes)
 
 
 def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=None, dt_bias=None, **_):
@@ -169,13 +192,13 @@ def multiprocessors(device):
     return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, warps=0, **_):
+def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, **way):
     """What a call compiles."""
     unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
     gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (g, beta))
-    return Variant(
-        k.shape[-1], v.shape[-1], gates, betas, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, warps
-    )
+    sizes = (k.shape[-1], v.shape[-1], gates, betas)
+    steps = {name: way.get(name, 0) for name in ("warps", "team", "abreast")}
+    return Variant(*sizes, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, **steps)
 
 
 def launch(
@@ -254,6 +277,8 @@ def kda_hopper_forward(
     gate="given",
     checkpoints=None,
     warps=0,
+    team=0,
+    abreast=0,
     segments=None,
     **_,
 ):
@@ -266,7 +291,7 @@ def kda_hopper_forward(
     checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple of 16 tokens
     behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end. Not looked at: that
     would wait for the GPU.
-    warps: of `Variant`, for measurements.
+    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel.
     segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
     increments and transitions, `entries` their initial states, a second launch the outputs. None: `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
@@ -299,16 +324,17 @@ def kda_hopper_forward(
 
     def run(N, *, transitions=0, **where):
         options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound)
-        options |= dict(checkpoints=checkpoints, warps=warps)
+        options |= dict(checkpoints=checkpoints, warps=warps, team=team, abreast=abreast)
         kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
         launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
 
     if segments == 1:
         final_state = states(N) if output_final_state else None
-        kept = {} if checkpoints is None else dict(checkpoints=checkpoints, checkpoint_states=states(checkpoints.numel()))
-        run(N, o=o, cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state, **kept)
-        return o, final_state, *list(kept.values())[1:]
+        kept = None if checkpoints is None else states(checkpoints.numel())
+        there = dict(cu_seqlens=cu_seqlens, initial_state=initial_state, final_state=final_state)
+        run(N, o=o, checkpoints=checkpoints, checkpoint_states=kept, **there)
+        return (o, final_state) if kept is None else (o, final_state, kept)
     bounds = cut_whole(T, segments, v.device) if cu_seqlens is None else cut(cu_seqlens, segments)
     # the first segment begins with the initial state, so it needs no transition, and the last one needs neither
     ends = states(2 * segments - 3)

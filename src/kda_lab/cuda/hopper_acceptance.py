@@ -3,6 +3,7 @@
 Every case runs on memory poisoned with nan, one sequence also in segments, a cut case also on few multiprocessors, and is
 compared with the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move arguments.
 --small   cases of a few tokens without timing, for compute-sanitizer
+--every-lane   with it, for racecheck: every lane arrives where one would do, since that tool follows a thread's own arrivals
 --on-cpu  the small cases through the host compiler, on a machine without a GPU
 --time    timing alone, --all of one sequence also in segments; --shapes (as for `workloads.shape`), --gates: lists, with commas
 With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
@@ -25,6 +26,22 @@ FEW = (4, 6, 8)
 
 
 @contextlib.contextmanager
+def replaced(name, function):
+    """A function of `hopper` in place of its own.
+
+    >>> with replaced("multiprocessors", lambda device: 7):
+    ...     hopper.multiprocessors(None)
+    7
+    """
+    found = getattr(hopper, name)
+    setattr(hopper, name, function)
+    try:
+        yield
+    finally:
+        setattr(hopper, name, found)
+
+
+@contextlib.contextmanager
 def multiprocessors(count):
     """Launches as on a GPU with so many multiprocessors; None: with as many as there are.
 
@@ -33,11 +50,8 @@ def multiprocessors(count):
     4
     """
     found = hopper.multiprocessors
-    hopper.multiprocessors = lambda device: count or found(device)
-    try:
+    with replaced("multiprocessors", lambda device: count or found(device)):
         yield
-    finally:
-        hopper.multiprocessors = found
 
 
 def cases(device, small):
@@ -84,6 +98,20 @@ def cases(device, small):
     yield case("cut, one long among short sequences", "weak", 5000, H=5, HV=10, cu_seqlens=ends)
     yield case("cut, B=5, 100 heads, V=64", "long", 150, B=5, H=20, V=64)
     yield case("T=0", "long", 0)
+
+
+@contextlib.contextmanager
+def every_lane():
+    """Launches whose lanes all arrive at mbarriers.
+
+    >>> x = torch.empty(1, 4, 2, 128, dtype=torch.bfloat16)
+    >>> with every_lane():
+    ...     hopper.variant(x, x, x, x, x[..., 0]).every_lane
+    True
+    """
+    found = hopper.variant
+    with replaced("variant", lambda *args, **options: found(*args, **options)._replace(every_lane=True)):
+        yield
 
 
 def ways(k, v, cu_seqlens=None, segments=3):
@@ -215,11 +243,18 @@ def resources(todo, timed):
 
 def main():
     parser = trial.arguments(__doc__)
+    parser.add_argument("--every-lane", action="store_true", help="all lanes arrive, for racecheck")
     parser.add_argument("--time", action="store_true", help="timing alone")
     parser.add_argument("--all", action="store_true", help="timing of one sequence also in segments: as many as chosen, 4, 8, 16")
     parser.add_argument("--shapes", default=",".join(workloads.SHAPES), help="what is timed")
     parser.add_argument("--gates", default="strong,long,weak", help="with which gates")
     options = parser.parse_args()
+    with every_lane() if options.every_lane else contextlib.nullcontext():
+        return examine(options)
+
+
+def examine(options):
+    """The cases and timings that are asked for -> exit status."""
     small = options.small or options.on_cpu
     todo = [] if options.time else list(cases("cpu" if options.on_cpu else "cuda", small))
     timed = [] if small else options.shapes.split(",")

@@ -27,14 +27,16 @@ ON_DEVICE void pair_scores(float (&x)[2][4], const Raw& r, const Exponents& e, i
 }
 // [/decayed-scores]
 
-// [edge-units] all slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
-ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, int lane) {
+// [edge-units] a member's slices of a block, as middle_units does it, for any gates. Returns whether the middle would not have done
+ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums, const Gate& gate, Scores& x, const Team& team, int lane) {
     float largest = 0, pairs[2][4] = {};
     #pragma unroll 1
-    for (int s = 0; s < SLICES; ++s) {
-        const Raw r = load_slice(slot, shifts, s, lane);
+    for (int n = 0; n < Team::SHARE; ++n) {
+        const int s = team.slice() + n;
+        const Places at(slot, s, lane);
+        const Raw r = load_slice(slot, at, shifts, s, lane);
         const Exponents e = sum_gates(r, sums, gate, lane);
-        add_norms(x, r);
+        add_norms(x, r, sums.ones);
         pair_scores(pairs, r, e, lane);
         unsigned k[4], q[4], w[4], late_k[4] = {}, late_q[4] = {}, early[2];
         Two all[2];
@@ -62,17 +64,17 @@ ON_DEVICE bool edge_units(unsigned slot, const Shifts& shifts, const Sums& sums,
             early[u] = decayed(r.k[2 * u], exp2_of_minus(e.d[u][0]));
         }
         multiply(x.A[0], late_k, early[0], early[1]), multiply(x.M[0], late_q, early[0], early[1]);
-        store_tiles(slot + in_keys(s, lane), k[0], k[1], k[2], k[3]);
-        store_tiles(slot + in_keys(s, lane) + TILE, q[0], q[1], q[2], q[3]);
-        store_tiles(slot + in_write(s, lane), w[0], w[1], w[2], w[3]);
-        write_vector(slot + Slot::SCALE, s, lane, all[0], all[1]);
-        write_vector(slot + Slot::EXIT, s, lane, Two{0, 0}, Two{0, 0});
+        store_tiles(at.keys, k[0], k[1], k[2], k[3]);
+        store_tiles(at.keys + TILE, q[0], q[1], q[2], q[3]);
+        store_tiles(at.write, w[0], w[1], w[2], w[3]);
+        #pragma unroll
+        for (int u = 0; u < 2; ++u) write_logs(slot, s, u, lane, all[u], Two{0, 0});
     }
     #pragma unroll
     for (int e = 0; e < 2; ++e) {
         x.A[0][e] = pairs[0][e], x.M[0][e] = pairs[0][2 + e];
         x.A[1][2 + e] = pairs[1][e], x.M[1][2 + e] = pairs[1][2 + e];
     }
-    return any_lane(!(largest <= RANGE));
+    return team.any(!(largest <= RANGE));
 }
 // [/edge-units]

@@ -63,9 +63,24 @@ struct Part {
     bool resumes, passes;  // goes on from a checkpoint before it, with the state at hand; the state goes on to the next cluster
     bool transition;
     int checkpoint;        // whose state is there at its end; -1: none
+    bool more;             // another part follows
     __device__ int rows(int block) const { return length - C * block; }    // tokens of a block that exist, if below C
     __device__ int row(int block) const { return token + C * block; }
 };
+
+// as it stands in shared memory
+ON_DEVICE void write_part(unsigned a, const Part& x) {
+    const unsigned marks = x.first | x.last << 1 | x.resumes << 2 | x.passes << 3 | x.transition << 4 | x.more << 5;
+    write(a, x.sequence, x.head, x.batch, x.token), write(a + 16, x.length, x.blocks, x.checkpoint, marks);
+}
+ON_DEVICE Part read_part(unsigned a) {
+    Part x;
+    x.sequence = read_word(a), x.head = read_word(a + 4), x.batch = read_word(a + 8), x.token = read_word(a + 12);
+    x.length = read_word(a + 16), x.blocks = read_word(a + 20), x.checkpoint = read_word(a + 24);
+    const unsigned marks = read_word(a + 28);
+    x.first = marks & 1, x.last = marks & 2, x.resumes = marks & 4, x.passes = marks & 8, x.transition = marks & 16, x.more = marks & 32;
+    return x;
+}
 
 ON_DEVICE void find_range(const Args& a, int cluster, unsigned place, int lane) {
     const int heads = int(a.heads), sequences = int(a.sequences), each = (sequences + 31) / 32;
@@ -103,6 +118,8 @@ ON_DEVICE void find_range(const Args& a, int cluster, unsigned place, int lane) 
         write(place + 12, (unsigned)sequence), write(place + 16, (unsigned)(high - 1 - last + before));
     }
 }
+
+ON_DEVICE bool has_work(unsigned place) { return read_word(place) < read_word(place + 4); }
 
 // the stretches of a range, the last one first, and in each of them the parts in order
 struct Walk {
@@ -159,6 +176,7 @@ struct Walk {
             }
         }
         part.last = whole && rest == 0, part.passes = !whole && rest == 0;
+        part.more = left.high > left.low || rest > 0;
         return true;
     }
     // the part that block n of the work belongs to, not before the last one asked for; false: there are fewer

@@ -14,8 +14,8 @@ import torch
 
 from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda.tensor_maps import TOKENS
 
-TOKENS = 16  # a block of the Hopper kernel, the unit of cuts
 PARTS = 8
 # estimates in blocks, of 0.61 us on an H200: what a second launch and the scan cost, and each segment of the scan. A launch
 # with the preparation of its first blocks takes about 15 us, and a segment of the scan was predicted to take 1.5 us

@@ -14,7 +14,7 @@ import torch
 from kda_lab.cuda import compile as cuda_compile
 
 MAP_BYTES = 128
-TOKENS = 16  # of a box
+TOKENS = 16  # of a box, of a block of the Hopper kernel, and so the unit of cuts
 KEPT = 4096  # maps, of about 1 KB each with its key
 KINDS = {torch.float32: "FLOAT32", torch.bfloat16: "BFLOAT16"}
 

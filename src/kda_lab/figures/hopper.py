@@ -11,7 +11,7 @@ from kda_lab.cuda import hopper, measure, workloads
 from kda_lab.figures import Board, axes, show, style
 from kda_lab.fingerprint import ROOT
 
-BENCH, STEPS, MACHINE = (ROOT / "benchmarks" / f"{name}.json" for name in ("h200", "hopper-steps", "machine"))
+BENCH, BESIDE, STEPS, MACHINE = (ROOT / "benchmarks" / f"{name}.json" for name in ("h200", "h200-fla", "hopper-steps", "machine"))
 D, C = workloads.D, hopper.C
 GATES = ("strong", "long", "weak")
 
@@ -85,7 +85,7 @@ def places():
     >>> places()["one-accumulator"].split(":")[0]
     'hopper_state.cuh'
     """
-    found, names = {}, ["hopper_prepare.cuh", "hopper_edges.cuh", "hopper_state.cuh", hopper.SOURCE]
+    found, names = {}, ["hopper_slices.cuh", "hopper_prepare.cuh", "hopper_edges.cuh", "hopper_state.cuh", hopper.SOURCE]
     for name in names:
         opened = {}
         for number, line in enumerate((cuda_compile.HERE / name).read_text(encoding="utf-8").splitlines(), 1):
@@ -150,6 +150,8 @@ def roofline(document, shape="T=8192 H=64"):
         ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
         ax.text(at * 1.13, high * (0.9 if label == "with barriers" else 1), label, fontsize=9, va="center")
         said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
+    for ms in (ms for name, ms in times["long"].items() if name.startswith("hopper-")):  # steps on the way
+        ax.plot(ours[0] / ours[1], ours[0] * tokens / ms / 1e9, linestyle="", markersize=3, marker="o", color=style("state")["color"])
     ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations a byte that the kernel itself moves", ylabel="TFLOP/s")
     ax.grid(alpha=0.15)
     return show(fig, f"Points below a roof that rises with the memory's rate up to the peak of the tensor cores. Share of its own roof: {'; '.join(said)}.")
@@ -193,9 +195,9 @@ def roles():
             board.text(middle + 7, 102, name, anchor="start")
         board.box(x, 218, wide, 56, role="key")
         board.text(x + wide / 2, 236, f"{n['PREPARE_WARPS']} prepare warps, {n['PREPARE_REGISTERS']} registers", size=12)
-        board.text(x + wide / 2, 256, f"{('even', 'odd')[rank]} blocks, a warp each")
+        board.text(x + wide / 2, 256, f"{('even', 'odd')[rank]} blocks, two warps each")
         board.box(x, 296, wide, 66, role="decay")
-        for i, line in enumerate(("2 loaders: q, k, g; v", "a storer: o", f"{n['MOVE_REGISTERS']} registers")):
+        for i, line in enumerate(("2 loaders: q, k, g; v", "2 storers: o", f"{n['MOVE_REGISTERS']} registers")):
             board.text(x + wide / 2, 310 + 19 * i, line)
         outer = ring["own"] + (12 if rank == 0 else pitch * own - 15)
         board.arrow((outer, 215), (outer, 152), role="key")
@@ -215,8 +217,8 @@ def slot_life():
     at = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
     edges, left = (0, 128, 166, 204, 284, 314), 60
     rows = [("loader", "k, q", "", "", "g", "V", "TOKENS", "decay"),
-            ("units", "read keys, queries", "Γ", "G_m", "write keys", "V", "EXITS", "key"),
-            ("solve", "read keys, queries", "T, M", "G_m", "write keys", "V", "", "key"),
+            ("units", "read keys", "", "G_m", "write keys", "V", "EXITS", "key"),
+            ("solve", "read keys", "T, M", "G_m", "write keys", "V", "", "key"),
             ("fold", "−W, Q", "T, M", "f", "write keys", "V", "FULL", "key"),
             ("state", "−W, Q", "T, M", "f", "write keys", "O", "OUT", "state"),
             ("storer", "free", "", "", "", "", "EMPTY", "decay")]  # fmt: skip
@@ -275,21 +277,23 @@ def fragments(lane=5):
 
 
 def cycles():
-    """A block's cycles by what the state warps and a prepare warp do, beside the products alone."""
+    """A block's cycles by what the state warps and the two warps of a team do."""
     kept = steps()
-    fig, axs = axes(2, 1, width=4.5, height=4.6)
-    parallel = 2 * kept["prepare_warps"]
-    for ax, name, role in ((axs[0], "state", "state"), (axs[1], "prepare", "key")):
+    fig, axs = axes(3, 1, width=4.5, height=6.2)
+    parallel = 2 * kept["teams"]
+    titles = {"state": "state", "prepare": "first of a team", "other": "second"}
+    for ax, (name, title) in zip(axs, titles.items()):
         names, values = zip(*kept[name])
-        busy = [n if name == "state" or "wait for raw" not in what else 0 for what, n in kept[name]]
+        busy = [0 if name != "state" and what.startswith("wait") else n for what, n in kept[name]]
+        role = "state" if name == "state" else "key"
         for y, (n, b) in enumerate(zip(values, busy)):
             look = {"color": style(role)["color"]} if b else {"facecolor": "none", "edgecolor": style("decay")["color"], "hatch": ".."}
             ax.barh(-y, n, 0.7, **look)
             ax.text(n, -y, f" {n:,}", va="center", fontsize=9)
         ax.set(yticks=[-y for y in range(len(names))], xlim=(0, 1.2 * max(values)))
         ax.set_yticklabels(names)
-        total = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} busy; {sum(busy) / parallel:,.0f} a block with {parallel} warps"
-        ax.set_title(f"{name}: {total}", loc="right")
-    axs[1].set_xlabel("cycles")
+        whole = f"{sum(values):,} a block" if name == "state" else f"{sum(busy):,} of {sum(values):,} busy; {sum(values) / parallel:,.0f} a block"
+        ax.set_title(f"{title}: {whole}", loc="right")
+    axs[-1].set_xlabel("cycles")
     return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, half of them for packing, issuing and scaling. "
-                     "A prepare warp waits for tokens a third of its time.")  # fmt: skip
+                     "The first warp of a team is busy nearly all of the time, the second three quarters of it.")  # fmt: skip

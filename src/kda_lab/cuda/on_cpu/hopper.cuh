@@ -182,6 +182,7 @@ ON_DEVICE void multiply_first(float (&c)[4], const unsigned (&a)[4], unsigned b0
     for (float& x : c) x = 0;
     multiply(c, a, b0, b1);
 }
+ON_DEVICE bool elected() { return lane_number() == 0; }
 ON_DEVICE bool any_lane(bool mine) {
     EXCHANGE;
     all[lane][0] = mine;
@@ -193,6 +194,18 @@ ON_DEVICE bool any_lane(bool mine) {
 }
 
 ON_DEVICE void barrier(int number, int threads) { wait(named[cluster_rank()][number], threads), dawdle(); }
+ON_DEVICE void arrive_at_barrier(int number, int threads) {
+    Barrier& b = named[cluster_rank()][number];
+    if (++b.arrived == threads) b.arrived = 0, ++b.opened, ++progress;
+}
+static int votes[2][16];
+ON_DEVICE bool barrier_any(int number, int threads, bool mine) {
+    int& all = votes[cluster_rank()][number];
+    all += mine, barrier(number, threads);
+    const bool any = all;
+    barrier(number, threads), all -= mine;
+    return any;
+}
 ON_DEVICE void end_phase(Mbarrier& b) {
     if (b.missing < 0) std::abort();    // more arrivals than were promised
     if (!b.missing && !b.bytes) ++b.phase, b.missing = b.count, ++progress;
@@ -259,6 +272,7 @@ template <int left> ON_DEVICE void wait_for_stores() {
 
 ON_DEVICE unsigned in_block(unsigned a, int rank) { return rank * BLOCK + a % BLOCK; }
 ON_DEVICE void arrive_there(unsigned b) { arrive(b); }
+ON_DEVICE void arrive_and_expect_there(unsigned b, unsigned bytes) { arrive_and_expect(b, bytes); }
 ON_DEVICE void copy_there(unsigned to, unsigned from, unsigned bytes, unsigned b) {
     start_copy(false, [=] { std::memcpy(at(to), at(from), bytes), landed(b, bytes); });
 }
@@ -275,9 +289,12 @@ struct Description {
     unsigned address, stride1, stride2, swizzled;
     Description at(unsigned bytes) const { return {address + bytes, stride1, stride2, swizzled}; }
 };
-ON_DEVICE Description describe(unsigned a, unsigned stride1, unsigned stride2, unsigned swizzled) {
-    if (a % (swizzled ? 32 : 16)) std::abort();
-    return {a, stride1, stride2, swizzled};
+ON_DEVICE unsigned in_units(unsigned a) { return a % BLOCK / 16; }
+ON_DEVICE Description describe(unsigned units, unsigned offset, unsigned stride1, unsigned stride2, unsigned swizzled) {
+    if (units >= 1 << 14) std::abort();    // more than the field holds
+    const unsigned a = cluster_rank() * BLOCK + 16 * units;
+    if ((a + offset) % (swizzled ? 32 : 16)) std::abort();
+    return {a + offset, stride1, stride2, swizzled};
 }
 template <int N, class F> ON_DEVICE void product(float (&d)[N], const unsigned (&a)[4], F place, int keep) {
     EXCHANGE;
