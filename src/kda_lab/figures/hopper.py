@@ -284,7 +284,7 @@ def cycles():
     titles = {"state": "state", "prepare": "first of a team", "other": "second"}
     for ax, (name, title) in zip(axs, titles.items()):
         names, values = zip(*kept[name])
-        busy = [0 if name != "state" and what.startswith("wait") else n for what, n in kept[name]]
+        busy = [0 if what.startswith("wait") else n for what, n in kept[name]]
         role = "state" if name == "state" else "key"
         for y, (n, b) in enumerate(zip(values, busy)):
             look = {"color": style(role)["color"]} if b else {"facecolor": "none", "edgecolor": style("decay")["color"], "hatch": ".."}
@@ -296,4 +296,4 @@ def cycles():
         ax.set_title(f"{title}: {whole}", loc="right")
     axs[-1].set_xlabel("cycles")
     return show(fig, f"Bars of cycles. The state warps take {sum(n for _, n in kept['state']):,} a block, half of them for packing, issuing and scaling. "
-                     "The first warp of a team is busy nearly all of the time, the second three quarters of it.")  # fmt: skip
+                     "The first warp of a team is busy nine tenths of the time, the second three quarters of it.")  # fmt: skip
