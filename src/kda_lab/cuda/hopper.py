@@ -291,7 +291,8 @@ def kda_hopper_forward(
     checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple of 16 tokens
     behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end. Not looked at: that
     would wait for the GPU.
-    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel.
+    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel. Not looked at: a team is 1
+    or 2, warps are whole teams, at most 8, and abreast divides the slices of a warp.
     segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
     increments and transitions, `entries` their initial states, a second launch the outputs. None: `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
