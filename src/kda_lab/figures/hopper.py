@@ -150,8 +150,8 @@ def roofline(document, shape="T=8192 H=64"):
         ax.plot(at, high, linestyle="", markersize=7, marker=style(role)["marker"], color=style(role)["color"], **hollow)
         ax.text(at * 1.13, high * (0.9 if label == "with barriers" else 1), label, fontsize=9, va="center")
         said.append(f"{label} {high / min(peak / 1e12, rate * at / 1e12):.0%}")
-    for ms in (ms for name, ms in times["long"].items() if name.startswith("hopper-")):  # steps on the way
-        ax.plot(ours[0] / ours[1], ours[0] * tokens / ms / 1e9, linestyle="", markersize=3, marker="o", color=style("state")["color"])
+    steps_on_the_way = [ours[0] * tokens / ms / 1e9 for name, ms in times["long"].items() if name.startswith("hopper-")]
+    ax.plot([ours[0] / ours[1]] * len(steps_on_the_way), steps_on_the_way, linestyle="", markersize=3, marker="o", color=style("state")["color"])
     ax.set(xscale="log", yscale="log", xlim=(10, 1000), ylim=(5, 2000), xlabel="operations a byte that the kernel itself moves", ylabel="TFLOP/s")
     ax.grid(alpha=0.15)
     return show(fig, f"Points below a roof that rises with the memory's rate up to the peak of the tensor cores. Share of its own roof: {'; '.join(said)}.")
