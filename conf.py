@@ -1,4 +1,5 @@
 """Plain Sphinx: the same _config.yml and _toc.yml as Jupyter Book 1, without the jupyter-book package."""
+
 import sys
 from pathlib import Path
 
@@ -11,9 +12,18 @@ sys.path[:0] = [str(_root / folder) for folder in _local.values()]
 
 project = html_title = _cfg["title"]
 author, copyright = _cfg["author"], _cfg["copyright"]
-extensions = ["myst_nb", "sphinx_external_toc", "sphinx_book_theme", "sphinx_design", "sphinx_copybutton",
-              "sphinx_togglebutton", "sphinxcontrib.bibtex", "sphinx_multitoc_numbering",
-              *_cfg["sphinx"]["extra_extensions"], *_local]
+extensions = [
+    "myst_nb",
+    "sphinx_external_toc",
+    "sphinx_book_theme",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "sphinx_togglebutton",
+    "sphinxcontrib.bibtex",
+    "sphinx_multitoc_numbering",
+    *_cfg["sphinx"]["extra_extensions"],
+    *_local,
+]
 exclude_patterns = [*_cfg.get("exclude_patterns", []), "_build", "**/.ipynb_checkpoints"]
 external_toc_path = "_toc.yml"
 external_toc_exclude_missing = _cfg.get("only_build_toc_files", False)

@@ -1,10 +1,11 @@
-"""Let every case of the conformance suite judge every planted fault and every correct variant, and say who catches what.
+"""Let every case of the conformance suite judge every planted fault and every correct variant, and say who catches
+what.
 
     python tools/fault_matrix.py [--json FILE] [NAME ...]
 
-NAME: faults or variants (all if none). The end of a whole run names what is to be looked at: faults that no case or only one
-catches, cases that catch nothing, and cases that catch only what many others catch, too. Exit status 1 for a fault that no case
-catches, or a correct variant that a case does not pass.
+NAME: faults or variants (all if none). The end of a whole run names what is to be looked at: faults that no case or
+only one catches, cases that catch nothing, and cases that catch only what many others catch, too. Exit status 1 for a
+fault that no case catches, or a correct variant that a case does not pass.
 """
 
 import argparse
@@ -20,8 +21,8 @@ BLUNT = 12
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from kda_lab import conformance  # noqa: E402
-from tests.faults import FAULTS, VARIANTS  # noqa: E402
+from kda_lab import conformance
+from tests.conformance.faults import FAULTS, VARIANTS
 
 
 def judged(planted):
@@ -39,12 +40,17 @@ def show(planted, results, seconds, wrong):
     """One line: what, where it is planted, by how many cases it is seen, and by which."""
     names = list(caught(results))
     first = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    print(f"{'!' if wrong else ' '} {planted.name:44} {planted.op:17} {len(names):3}  {seconds:5.1f} s  {first}", flush=True)
+    print(
+        f"{'!' if wrong else ' '} {planted.name:44} {planted.op:17} {len(names):3}  {seconds:5.1f} s  {first}",
+        flush=True,
+    )
 
 
 def summary(found, silent):
     """What is to be looked at after a whole run."""
-    print(f"\n{len(found)} faults; seen by no case: {', '.join(n for n, cases in found.items() if not cases) or 'none'}")
+    print(
+        f"\n{len(found)} faults; seen by no case: {', '.join(n for n, cases in found.items() if not cases) or 'none'}"
+    )
     alone = {name: next(iter(cases)) for name, cases in found.items() if len(cases) == 1}
     print(f"seen by one case only ({len(alone)}):")
     for name, case in alone.items():
@@ -66,7 +72,7 @@ def main():
     known = {p.name for p in FAULTS + VARIANTS}
     if unknown := set(args.names) - known:
         parser.error(f"there is no fault or variant {', '.join(sorted(unknown))}; known: {', '.join(sorted(known))}")
-    wanted = lambda p: not args.names or p.name in args.names  # noqa: E731
+    wanted = lambda p: not args.names or p.name in args.names
     found, spoke, wrong = {}, defaultdict(set), []
     for planted in filter(wanted, VARIANTS):
         results, seconds = judged(planted)
@@ -82,7 +88,9 @@ def main():
             # a case that nothing on this machine can run is not silent
             spoke[r.case].add(r.outcome)
     if not args.names:
-        silent = [case for case, outcomes in spoke.items() if outcomes <= {"pass", "unsupported"} and "pass" in outcomes]
+        silent = [
+            case for case, outcomes in spoke.items() if outcomes <= {"pass", "unsupported"} and "pass" in outcomes
+        ]
         summary(found, silent)
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1) + "\n")

@@ -3,15 +3,24 @@
 The notebook cache looks at a page's cells alone, so it would keep outputs of an older library. The key covers the code,
 the recordings, the exercises and the pinned versions; what only changes the look of pages is not in it.
 """
+
 import hashlib
 import shutil
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-INPUTS = ["src", "recordings", "exercises", "benchmarks", "requirements.txt", "constraints-lock.txt", "pyproject.toml", "_config.yml",
-          "conf.py", "book/_ext"]
-DROPPED = [".jupyter_cache", ".doctrees", ".doctrees-sphinx", ".doctrees-page", "jupyter_execute", "html", "sphinx", "page"]
+INPUTS = ["src", "requirements.txt", "constraints-lock.txt", "pyproject.toml", "_config.yml", "conf.py", "book/_ext"]
+DROPPED = [
+    ".jupyter_cache",
+    ".doctrees",
+    ".doctrees-sphinx",
+    ".doctrees-page",
+    "jupyter_execute",
+    "html",
+    "sphinx",
+    "page",
+]
 
 
 def key(root: Path = ROOT) -> str:
@@ -22,7 +31,9 @@ def key(root: Path = ROOT) -> str:
         for path in [top] if top.is_file() else sorted(top.rglob("*")):
             skip = "__pycache__" in path.parts or any(part.endswith(".egg-info") for part in path.parts)
             if path.is_file() and not skip and path.suffix not in (".pyc", ".cubin"):
-                total.update(f"{path.relative_to(root).as_posix()}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+                total.update(
+                    f"{path.relative_to(root).as_posix()}\0".encode() + hashlib.sha256(path.read_bytes()).digest()
+                )
     return total.hexdigest()
 
 

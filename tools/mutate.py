@@ -23,9 +23,19 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 MODULES = ("rules", "chunk", "triangular", "decay", "affine", "features", "chunk_backward")
 SWAPS = {
-    ast.Add: [ast.Sub], ast.Sub: [ast.Add], ast.Mult: [ast.Add], ast.Div: [ast.Mult], ast.MatMult: [ast.Mult], ast.Pow: [ast.Mult],
-    ast.Lt: [ast.LtE], ast.LtE: [ast.Lt], ast.Gt: [ast.GtE, ast.Lt], ast.GtE: [ast.Gt], ast.Eq: [ast.NotEq], ast.NotEq: [ast.Eq],
-}  # fmt: skip
+    ast.Add: [ast.Sub],
+    ast.Sub: [ast.Add],
+    ast.Mult: [ast.Add],
+    ast.Div: [ast.Mult],
+    ast.MatMult: [ast.Mult],
+    ast.Pow: [ast.Mult],
+    ast.Lt: [ast.LtE],
+    ast.LtE: [ast.Lt],
+    ast.Gt: [ast.GtE, ast.Lt],
+    ast.GtE: [ast.Gt],
+    ast.Eq: [ast.NotEq],
+    ast.NotEq: [ast.Eq],
+}
 SECONDS = 60  # a mutant that runs longer has changed a loop: killed
 
 
@@ -40,25 +50,42 @@ def index_constants(tree):
 
 
 def sites(tree):
-    """(node, line, description, change) for each mutation of a module: operators, operands, transposes, signs, shifted indices."""
+    """(node, line, description, change) for each mutation of a module: operators, operands, transposes, signs, shifted
+    indices.
+    """
     indices = {id(n) for n in index_constants(tree)}
     for node in ast.walk(tree):
         where = getattr(node, "lineno", None)
         if isinstance(node, ast.BinOp):
             for new in SWAPS.get(type(node.op), []):
-                yield node, where, f"{type(node.op).__name__} -> {new.__name__}", lambda n, new=new: setattr(n, "op", new())
+                yield (
+                    node,
+                    where,
+                    f"{type(node.op).__name__} -> {new.__name__}",
+                    lambda n, new=new: setattr(n, "op", new()),
+                )
             if isinstance(node.op, ast.MatMult | ast.Sub):
                 yield node, where, f"operands of {type(node.op).__name__} swapped", _swap
         elif isinstance(node, ast.Compare):
             for new in SWAPS.get(type(node.ops[0]), []):
-                yield node, where, f"{type(node.ops[0]).__name__} -> {new.__name__}", lambda n, new=new: n.ops.__setitem__(0, new())
+                yield (
+                    node,
+                    where,
+                    f"{type(node.ops[0]).__name__} -> {new.__name__}",
+                    lambda n, new=new: n.ops.__setitem__(0, new()),
+                )
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             yield node, where, "minus dropped", lambda n: setattr(n, "op", ast.UAdd())
         elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
             yield node, where, f".{node.attr} dropped", "drop"
         elif isinstance(node, ast.Constant) and id(node) in indices:
             for step in (1, -1):
-                yield node, where, f"{node.value} -> {node.value + step}", lambda n, step=step: setattr(n, "value", n.value + step)
+                yield (
+                    node,
+                    where,
+                    f"{node.value} -> {node.value + step}",
+                    lambda n, step=step: setattr(n, "value", n.value + step),
+                )
 
 
 def _swap(node):
@@ -81,7 +108,12 @@ class _Change(ast.NodeTransformer):
 def strip_docstrings(tree):
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             body[0].value.value = ""
     return tree
 
@@ -129,7 +161,7 @@ def child(module, source):
     from kda_lab.proof import registry
 
     registry.variant = lambda function, *patches, **extra: function
-    from kda_lab.equations import EQUATIONS
+    from kda_lab.proof.equations import EQUATIONS
 
     for equation in EQUATIONS:
         for check in equation.checks():
@@ -143,7 +175,7 @@ def survives(module, source):
         code = 0
         try:
             child(module, source)
-        except BaseException:  # noqa: BLE001  any failure is a kill
+        except BaseException:
             code = 1
         os._exit(code)
     _, status = os.waitpid(pid, 0)
@@ -157,8 +189,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     sys.path.insert(0, str(SRC))
-    import numpy  # noqa: F401
-    import sympy  # noqa: F401
+    import numpy
+    import sympy
     import torch
 
     torch.set_num_threads(1)
@@ -173,7 +205,9 @@ def main():
             print(f"survives: {module}.py:{where} {text}", flush=True)
         if done % 50 == 0:
             print(f"{done} of {len(jobs)}, {len(alive)} alive", flush=True)
-    print(f"{len(jobs) - len(alive)} of {len(jobs)} mutants killed ({100 * (1 - len(alive) / max(1, len(jobs))):.1f} %)")
+    print(
+        f"{len(jobs) - len(alive)} of {len(jobs)} mutants killed ({100 * (1 - len(alive) / max(1, len(jobs))):.1f} %)"
+    )
     return 1 if alive else 0
 
 

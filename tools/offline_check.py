@@ -3,6 +3,7 @@
 Looks at what a browser fetches by itself: src, srcset, poster, data, link href, inline and linked CSS. Links that a
 person follows are free.
 """
+
 import re
 import sys
 from html.parser import HTMLParser
@@ -57,13 +58,20 @@ def problems(folder: Path) -> list[str]:
     for path in (p for p in sorted(folder.rglob("*.html")) if "_static" not in p.relative_to(folder).parts):
         page = _Page()
         page.feed(path.read_text(encoding="utf-8"))
-        out += [f"{path}:{line}: loads {url} from another host; keep a local copy or leave it out" for url, line in page.found]
+        out += [
+            f"{path}:{line}: loads {url} from another host; keep a local copy or leave it out"
+            for url, line in page.found
+        ]
         for url, line in page.local:
             file = url.split("#")[0].split("?")[0]
             if file and not re.match(r"[a-z]+:", file) and not (path.parent / file).exists():
                 out.append(f"{path}:{line}: {file} is not in the build")
     for path in sorted(folder.rglob("*.css")):
-        out += [f"{path}: loads {url} from another host" for url in css_urls(path.read_text(encoding="utf-8", errors="replace")) if REMOTE.match(url)]
+        out += [
+            f"{path}: loads {url} from another host"
+            for url in css_urls(path.read_text(encoding="utf-8", errors="replace"))
+            if REMOTE.match(url)
+        ]
     return out
 
 

@@ -1,4 +1,5 @@
 """Fail unless every page of _toc.yml is in a build: python tools/pages_built.py _build/html"""
+
 import sys
 from collections.abc import Iterator
 from pathlib import Path

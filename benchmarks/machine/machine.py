@@ -1,10 +1,12 @@
-"""What the parts of a Hopper multiprocessor cost, one table: instructions, shared memory, clusters, schedulers, products, spills, code.
+"""What the parts of a Hopper multiprocessor cost, one table: instructions, shared memory, clusters, schedulers,
+products, spills, code.
 
     PYTHONPATH=src python benchmarks/machine/machine.py [--json FILE] [--only costs clusters ...]
     PYTHONPATH=src python benchmarks/machine/machine.py --compile      what each kernel takes, without a GPU
 
-Cycles are of the multiprocessor's clock. A cost is the difference of a long and a short measurement, so that reading the clock
-and the way to the first result cancel. "until used" and its like are steps of a chain, with an integer addition in each.
+Cycles are of the multiprocessor's clock. A cost is the difference of a long and a short measurement, so that reading
+the clock and the way to the first result cancel. "until used" and its like are steps of a chain, with an integer
+addition in each.
 """
 
 import argparse
@@ -32,7 +34,13 @@ CODE = ((512, 1), (1536, 1), (2560, 1), (512, 3), (1024, 3), (64, 12), (160, 12)
 NUMBERS = 4  # that a warp writes
 UNWRITTEN = -(1 << 31)
 ONE, FOUR, EIGHT, OWN = range(4)  # to how many words of shared memory the lanes of a warp go
-UNTIL = {4: "until loaded back", 5: "until loaded back", 6: "until loaded back", 9: "until waited for", 10: "until waited for"}
+UNTIL = {
+    4: "until loaded back",
+    5: "until loaded back",
+    6: "until loaded back",
+    9: "until waited for",
+    10: "until waited for",
+}
 # name: what, words, bytes of a word
 INSTRUCTIONS = {
     "ld.shared.b32, one word": (0, ONE, 4),
@@ -94,7 +102,9 @@ class Machine:
         self.kernels = {key: kernel for key, kernel in self.kernels.items() if key[0] != name}
 
     def run(self, name, threads, shared, blocks=None, what=0, a=0, b=0, c=0):
-        """One launch, by default on all multiprocessors -> [blocks, warps, NUMBERS] in float64, nan for a wait that gave up."""
+        """One launch, by default on all multiprocessors -> [blocks, warps, NUMBERS] in float64, nan for a wait that
+        gave up.
+        """
         if (name, shared) not in self.kernels:
             self.kernels[name, shared] = cuda_compile.Kernel(self.built[name], "machine_" + name, shared)
         blocks = blocks or self.blocks
@@ -143,7 +153,11 @@ def rate(m, threads, warp, counts, size, **args):
 
 def clusters(m):
     """Between the two thread blocks of each cluster, on all multiprocessors, both directions at once."""
-    for size, counts, at_once in ((14336, (32, 160), (16, 64)), (4096, (64, 512), (64, 240)), (1024, (128, 1024), (200, 1000))):
+    for size, counts, at_once in (
+        (14336, (32, 160), (16, 64)),
+        (4096, (64, 512), (64, 240)),
+        (1024, (128, 1024), (200, 1000)),
+    ):
         values = {f"{n} in flight": rate(m, 64, 1, counts, size, what=RING, a=size, b=n) for n in (1, 2, 4)}
         values["all at once"] = rate(m, 64, 1, at_once, size, what=ALL_AT_ONCE, a=size)
         yield Row("clusters", f"cp.async.bulk to the partner, {size} B", "B a cycle, each way", values)
@@ -220,7 +234,9 @@ def loops(size, copies):
 
 
 def code(m):
-    """Loops of independent multiplications in twelve warps: the mean cycles of a warp for one, where three are full speed."""
+    """Loops of independent multiplications in twelve warps: the mean cycles of a warp for one, where three are full
+    speed.
+    """
     for size, copies in CODE:
         m.take("code", loops(size, copies))
         rounds, values = 40000 // size, {}
@@ -249,21 +265,30 @@ def main():
             print(f"{name:20}{r.registers:5} registers{r.stack:5} B stack{r.spill_stores + r.spill_loads:5} B spills")
         return 0
     if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
-        print("found no Hopper GPU, and these kernels use its own instructions; run this where there is one", file=sys.stderr)
+        print(
+            "found no Hopper GPU, and these kernels use its own instructions; run this where there is one",
+            file=sys.stderr,
+        )
         return 2
     machine, rows = Machine(), []
     print(f"{torch.cuda.get_device_name()}, {machine.blocks} multiprocessors")
     for part in options.only:
         for row in PARTS[part](machine):
             rows.append(row)
-            print(f"{row.name:58} " + "  ".join(f"{k} {v:.4g}" for k, v in row.values.items()) + f"  [{row.unit}]", flush=True)
+            print(
+                f"{row.name:58} " + "  ".join(f"{k} {v:.4g}" for k, v in row.values.items()) + f"  [{row.unit}]",
+                flush=True,
+            )
     if options.json:
         text = json.dumps({"environment": environment(None), "rows": [row._asdict() for row in rows]}, indent=1)
         # nan is no JSON
         options.json.write_text(text.replace("NaN", "null") + "\n")
     bad = [row.name for row in rows if any(map(math.isnan, row.values.values()))]
     if bad:
-        print(f"{len(bad)} rows have a number that is missing, because a wait took too long: {', '.join(bad)}", file=sys.stderr)
+        print(
+            f"{len(bad)} rows have a number that is missing, because a wait took too long: {', '.join(bad)}",
+            file=sys.stderr,
+        )
     return int(bool(bad))
 
 

@@ -1,9 +1,10 @@
 """The book's own Sphinx extension, loaded by Jupyter Book and by plain Sphinx.
 
 Directives
-    ``{starter} module.function``           an exercise as the reader gets it (top-level ``exercises/``)
+    ``{starter} module.function``           an exercise as the reader gets it (``kda_lab.exercises``)
     ``{solution-code} module.function``     its solution
-    ``{cuda-source} kda_chunk.cu slug``     the lines of a CUDA file between ``// [slug]`` and ``// [/slug]``, every piece
+    ``{cuda-source} kda_chunk.cu slug``     the lines of a CUDA file between ``// [slug]`` and ``// [/slug]``, every
+    piece
     ``{py-source} kda_lab.rules.kda``       the source of a Python object, without importing it
 Role
     ``{level}`proved` ``                    a badge: proved, checked, measured or reported
@@ -22,6 +23,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -30,8 +32,8 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.logging import getLogger
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"kda_lab": ROOT / "src" / "kda_lab", "exercises": ROOT / "exercises"}
-CUDA = PACKAGES["kda_lab"] / "cuda"
+PACKAGE = ROOT / "src" / "kda_lab"
+CUDA = PACKAGE / "cuda" / "source"
 LEVELS = {
     "proved": "proved exactly, for the sizes that the proof names",
     "checked": "checked by numbers or by a random proof at the kernel's sizes",
@@ -88,11 +90,11 @@ class SolutionCode(Quote):
 
 
 def _exercise(argument: str):
-    import exercises
+    from kda_lab import exercises
 
     module, dot, name = argument.partition(".")
     if not dot:
-        raise ValueError(f"expected module.function of exercises/, got {argument!r}")
+        raise ValueError(f"expected module.function of kda_lab.exercises, got {argument!r}")
     return exercises, module, name
 
 
@@ -105,14 +107,22 @@ class CudaSource(Quote):
             raise ValueError(f"expected a CUDA file and a slug such as 'kda_chunk.cu chunk-scores', got {argument!r}")
         path = CUDA / words[0]
         if not path.is_file():
-            raise ValueError(f"there is no {path.relative_to(ROOT)}; the files are {', '.join(sorted(p.name for p in CUDA.glob('*.cu*'))) or 'none'}")
-        blocks = [self.block(code, "cuda", path, first, last) for first, last, code in pieces(path.read_text(encoding="utf-8"), words[1], path.name)]
+            raise ValueError(
+                f"there is no {path.relative_to(ROOT)}; the files are "
+                f"{', '.join(sorted(p.name for p in CUDA.glob('*.cu*'))) or 'none'}"
+            )
+        blocks = [
+            self.block(code, "cuda", path, first, last)
+            for first, last, code in pieces(path.read_text(encoding="utf-8"), words[1], path.name)
+        ]
         blocks[0]["ids"].append(f"cuda-{words[1]}")  # where the equation index leads
         return blocks
 
 
 def pieces(text: str, slug: str, name: str) -> list[tuple[int, int, str]]:
-    """First line, last line and code of each piece that a slug marks; the opening marker is kept, closing ones are not."""
+    """First line, last line and code of each piece that a slug marks; the opening marker is kept, closing ones are
+    not.
+    """
     lines, found, start = text.split("\n"), [], None
     for i, line in enumerate(lines, 1):
         if re.match(rf"\s*//\s*\[{re.escape(slug)}\]", line):
@@ -136,7 +146,7 @@ def pieces(text: str, slug: str, name: str) -> list[tuple[int, int, str]]:
 class PySource(Quote):
     """``{py-source} package.module.object``; with the option ``:nodoc:`` its docstring is left out."""
 
-    option_spec = {"nodoc": directives.flag}
+    option_spec: ClassVar = {"nodoc": directives.flag}
 
     def quote(self, argument: str) -> list[nodes.Node]:
         path, first, last, code = python_source(argument, doc="nodoc" not in self.options)
@@ -146,9 +156,9 @@ class PySource(Quote):
 def python_source(dotted: str, doc: bool = True) -> tuple[Path, int, int, str]:
     """File, first line, last line and source of a function, class, method or constant of ours."""
     words = dotted.split(".")
-    if words[0] not in PACKAGES:
-        raise ValueError(f"expected an object of {' or '.join(PACKAGES)} such as kda_lab.rules.kda, got {dotted!r}")
-    path, rest = PACKAGES[words[0]], words[1:]
+    if words[0] != PACKAGE.name:
+        raise ValueError(f"expected an object of {PACKAGE.name} such as kda_lab.rules.kda, got {dotted!r}")
+    path, rest = PACKAGE, words[1:]
     while rest and (path / rest[0]).is_dir():
         path, rest = path / rest[0], rest[1:]
     if rest and (path / f"{rest[0]}.py").is_file():
@@ -188,7 +198,9 @@ class Level(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         word = self.text.strip()
         if word not in LEVELS:
-            message = self.inliner.reporter.error(f"a level is one of {', '.join(LEVELS)}, got {word!r}", line=self.lineno)
+            message = self.inliner.reporter.error(
+                f"a level is one of {', '.join(LEVELS)}, got {word!r}", line=self.lineno
+            )
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
         return [nodes.inline(self.rawtext, word, classes=["kda-level", f"kda-level-{word}"])], []
 
@@ -215,7 +227,10 @@ def copy_mathjax(app: Sphinx, problem: Exception | None) -> None:
 
 
 def clean_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
-    """Leave out the scripts of a remote kernel service, which the book does not use and which name a CDN; mend two roles."""
+    """Leave out the scripts of a remote kernel service, which the book does not use and which name a CDN; mend two
+    roles.
+    """
+
     def remote(file: object) -> bool:
         text = f"{getattr(file, 'filename', file)} {getattr(file, 'attributes', {}).get('body', '')}"
         return "thebe" in text.lower()
@@ -223,13 +238,17 @@ def clean_page(app: Sphinx, pagename: str, templatename: str, context: dict, doc
     for kind in ("script_files", "css_files"):
         context[kind] = [file for file in context.get(kind, []) if not remote(file)]
     # what scrolls can be reached by keyboard; a bibliography entry has the role that its list expects
-    for old, new in (('<div class="pst-scrollable-table-container">', '<div class="pst-scrollable-table-container" tabindex="0">'),
-                     ('role="doc-biblioentry"', 'role="listitem"')):
+    for old, new in (
+        ('<div class="pst-scrollable-table-container">', '<div class="pst-scrollable-table-container" tabindex="0">'),
+        ('role="doc-biblioentry"', 'role="listitem"'),
+    ):
         if context.get("body"):
             context["body"] = context["body"].replace(old, new)
 
 
-def offer_notebook(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
+def offer_notebook(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
+) -> None:
     """Put the page's notebook beside its source, where the download button finds it."""
     made = Path(app.outdir).parent / "jupyter_execute" / f"{pagename}.ipynb"
     if doctree is not None and made.is_file() and "kernelspec" in app.env.metadata.get(pagename, {}):

@@ -6,8 +6,8 @@ import sys
 
 
 def _verify(args):
-    from kda_lab.equations import EQUATIONS
     from kda_lab.proof import registry, report
+    from kda_lab.proof.equations import EQUATIONS
 
     chosen = EQUATIONS
     if args.only:
@@ -23,7 +23,7 @@ def _verify(args):
 
 
 def _gpu(args):
-    from kda_lab import gpucell
+    from kda_lab.pages import gpucell
 
     if args.action == "record":
         return gpucell.record(args.targets)
@@ -38,8 +38,8 @@ def parser():
     """
     from kda_lab.bench import cli as bench_cli
     from kda_lab.conformance import cli as conformance_cli
-    from kda_lab.serving import cli as replay_cli
-    from kda_lab.serving import plan_cli
+    from kda_lab.serving.plan import cli as plan_cli
+    from kda_lab.serving.trials import cli as replay_cli
 
     top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks, kernels, serving.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -57,10 +57,14 @@ def parser():
     check.add_argument("--book", default="book", help="folder of the pages")
     check.add_argument("--allow-stale", action="store_true", help="let records of an earlier version pass")
     check.set_defaults(run=_gpu)
-    conform = commands.add_parser("conformance", help="does a function compute the delta rule? cases, tolerances, a report")
+    conform = commands.add_parser(
+        "conformance", help="does a function compute the delta rule? cases, tolerances, a report"
+    )
     conformance_cli.add_arguments(conform)
     conform.set_defaults(run=conformance_cli.run)
-    plan = commands.add_parser("plan", help="the KV cache of a published config: block size, padding, groups, what fits")
+    plan = commands.add_parser(
+        "plan", help="the KV cache of a published config: block size, padding, groups, what fits"
+    )
     plan_cli.add_arguments(plan)
     plan.set_defaults(run=plan_cli.run)
     replay = commands.add_parser("serving-replay", help=replay_cli.HELP)

@@ -95,10 +95,12 @@ def gla(S, q, k, v, alpha):
 def rwkv6(S, q, k, v, w, u):
     """RWKV-6: read before the decay, with a bonus u for the current token; then decay and add.
 
-    S: [V, K]   q (= r), k: [K]   v: [V]   w: [K] decay   u: [K] bonus.   Implements rwkv6-recurrence (Peng et al. 2024).
+    S: [V, K]   q (= r), k: [K]   v: [V]   w: [K] decay   u: [K] bonus.   Implements rwkv6-recurrence (Peng et al.
+    2024).
 
     >>> import numpy as np
-    >>> S, o = rwkv6(np.ones((1, 2)), np.array([1, 0]), np.array([1, 1]), np.array([3]), np.array([0.5, 0.5]), np.array([2, 2]))
+    >>> S, o = rwkv6(np.ones((1, 2)), np.array([1, 0]), np.array([1, 1]), np.array([3]), np.array([0.5, 0.5]),
+    ...     np.array([2, 2]))
     >>> o, S                                        # reads 1 + 2 * 3, stores 1 * 0.5 + 3
     (array([7.]), array([[3.5, 3.5]]))
     """
@@ -126,7 +128,8 @@ def delta(S, q, k, v, beta):
 def gated_delta(S, q, k, v, alpha, beta):
     """Gated DeltaNet: one decay a head, then the delta rule.
 
-    S: [V, K]   q, k: [K]   v: [V]   alpha: scalar in (0, 1]   beta: scalar.   Implements gdn-recurrence (Yang et al. 2024).
+    S: [V, K]   q, k: [K]   v: [V]   alpha: scalar in (0, 1]   beta: scalar.   Implements gdn-recurrence (Yang et al.
+    2024).
 
     >>> import numpy as np
     >>> k = np.array([1, 0])
@@ -140,7 +143,8 @@ def gated_delta(S, q, k, v, alpha, beta):
 def kda(S, q, k, v, alpha, beta):
     """Kimi Delta Attention: decay, read, correct, write, read out.
 
-    S: [V, K]   q, k: [K]   v: [V]   alpha: [K] in (0, 1]   beta: scalar.   Implements kda-recurrence (Kimi Linear, eq. 1).
+    S: [V, K]   q, k: [K]   v: [V]   alpha: [K] in (0, 1]   beta: scalar.   Implements kda-recurrence (Kimi Linear, eq.
+    1).
 
     >>> import numpy as np
     >>> k = np.array([1, 0])
@@ -160,7 +164,8 @@ def dplr(S, q, k, v, w, a, b):
     Implements dplr-recurrence.
 
     >>> import numpy as np
-    >>> dplr(np.array([[4.0, 8.0]]), *np.array([[1, 0], [1, 0]]), np.array([3.0]), *np.array([[0.5, 1], [-0.25, 0], [1, 0]]))[0]
+    >>> dplr(np.array([[4.0, 8.0]]), *np.array([[1, 0], [1, 0]]), np.array([3.0]), *np.array([[0.5, 1], [-0.25, 0],
+    ...     [1, 0]]))[0]
     array([[4., 8.]])
     """
     S = S * w + outer(S @ a, b) + outer(v, k)
@@ -194,7 +199,9 @@ def scan(rule, S, *sequences):
     """
     lengths = [len(x) for x in sequences]
     if len(set(lengths)) > 1:
-        raise ValueError(f"every sequence needs the same number of tokens, got {lengths}; repeat constants for each token")
+        raise ValueError(
+            f"every sequence needs the same number of tokens, got {lengths}; repeat constants for each token"
+        )
     rows = []
     for token in zip(*sequences):
         S, o = rule(S, *token)

@@ -1,8 +1,8 @@
 """A document as bars: milliseconds on a logarithmic axis, each bar from what memory allows to what was measured."""
 
-from kda_lab import figures
 from kda_lab.bench.peers import data
 from kda_lab.bench.table import time_of
+from kda_lab.pages import figures
 
 # who a bar belongs to: role of its colour, whether it is filled, words of the legend
 KINDS = {
@@ -53,8 +53,8 @@ def spread(times):
 def draw(document):
     """The picture.
 
-    A bar begins at the floor of its row, so that on this axis its length is the ratio to the floor. It ends at the slowest
-    gates, and a line in it leads there from the fastest. Raises ValueError where no row has a time.
+    A bar begins at the floor of its row, so that on this axis its length is the ratio to the floor. It ends at the
+    slowest gates, and a line in it leads there from the fastest. Raises ValueError where no row has a time.
     """
     groups = bars(document)
     if not groups:
@@ -119,7 +119,8 @@ def alt(groups, document):
     """What is to be seen, in words."""
     fastest = [f"{shape}, {min(group, key=lambda b: max(b[3].values()))[0]}" for shape, group in groups]
     return (
-        f"Bars on a logarithmic axis of milliseconds for {len(groups)} workloads, each from its memory floor to its time, on "
+        f"Bars on a logarithmic axis of milliseconds for {len(groups)} workloads, each from its memory floor to its "
+        "time, on "
         f"{document['environment']['device']}. Shortest over the slowest gates: {'; '.join(fastest)}."
     )
 

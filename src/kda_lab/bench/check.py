@@ -19,7 +19,9 @@ BLOCK_LIMIT = 0.1
 LOOP = 96  # tokens that the token loop vouches for: a chunk and a half
 VOUCHED = 1e-10  # float64 roundings of a hundred tokens are near 1e-14; a wrong term would be far above
 
-AGAINST = f"float64 chunk form of the first, middle and last head, all tokens; the token loop vouches for the first {LOOP}"
+AGAINST = (
+    f"float64 chunk form of the first, middle and last head, all tokens; the token loop vouches for the first {LOOP}"
+)
 
 
 class Exact(NamedTuple):
@@ -69,7 +71,8 @@ def vouch(named, o):
     error = relative_error(o[:, tokens], ops.naive_kda(**named | short)[0])
     if not error <= VOUCHED:
         raise RuntimeError(
-            f"the float64 chunk form and the token loop differ by {error:.1e}, expected at most {VOUCHED:.0e}; run make test"
+            f"the float64 chunk form and the token loop differ by {error:.1e}, expected at most {VOUCHED:.0e}; run "
+            "make test"
         )
 
 
@@ -78,7 +81,11 @@ def misshapen(result, arguments):
     o, S = result
     expected = tuple(arguments["v"].shape), tuple(arguments["initial_state"].shape)
     got = tuple(o.shape), tuple(S.shape)
-    return None if got == expected else f"o and state have shapes {got[0]} and {got[1]}, expected {expected[0]} and {expected[1]}"
+    return (
+        None
+        if got == expected
+        else f"o and state have shapes {got[0]} and {got[1]}, expected {expected[0]} and {expected[1]}"
+    )
 
 
 def errors(result, exact):
@@ -101,7 +108,11 @@ def agreement(result, readable):
     0.25
     """
     o, S = result
-    return {"o": relative_error(o, readable[0]), "state": relative_error(S, readable[1]), "worst": worst_block(o, readable[0])}
+    return {
+        "o": relative_error(o, readable[0]),
+        "state": relative_error(S, readable[1]),
+        "worst": worst_block(o, readable[0]),
+    }
 
 
 def worst_block(x, y):

@@ -30,7 +30,8 @@ def add_arguments(parser):
     add(
         "--impl",
         metavar="A,B",
-        help=f"of {', '.join(IMPLEMENTATIONS)}, each in every row (all that are installed; fla, which tunes itself for "
+        help=f"of {', '.join(IMPLEMENTATIONS)}, each in every row (all that are installed; fla, which tunes "
+        "itself for "
         "90 to 225 s a shape, in one shape)",
     )
     add("--repeats", type=int, default=20, metavar="N", help="timings of a row (20)")
@@ -41,7 +42,9 @@ def add_arguments(parser):
 
 
 def run(arguments):
-    """Run the command; 0 if every result is right or refused, 1 if one is wrong or failed, 2 for a mistake or without a GPU."""
+    """Run the command; 0 if every result is right or refused, 1 if one is wrong or failed, 2 for a mistake or without a
+    GPU.
+    """
     try:
         check_arguments(arguments)
         document = shown(arguments) if arguments.show else measured(arguments)
@@ -107,9 +110,9 @@ def measured(arguments):
     """A document of this machine, printed row by row."""
     import torch
 
-    from kda_lab import inputs
     from kda_lab.bench.run import choose
     from kda_lab.cuda import workloads
+    from kda_lab.parts import inputs
 
     shapes = names(arguments.shapes) or list(workloads.SHAPES)
     gates = names(arguments.gates) or list(inputs.GATES)
@@ -119,7 +122,9 @@ def measured(arguments):
         raise ValueError(f"--gates knows {', '.join(inputs.GATES)}; got {wrong[0]!r}")
     chosen, absent = choose(names(arguments.impl))
     if not torch.cuda.is_available():
-        raise ValueError("there is no CUDA GPU here, and a time needs one; look at an earlier run with --show FILE.json")
+        raise ValueError(
+            "there is no CUDA GPU here, and a time needs one; look at an earlier run with --show FILE.json"
+        )
     from kda_lab.bench.run import Settings
     from kda_lab.cuda.measure import copy_bandwidth
 
@@ -133,7 +138,7 @@ def measure(shapes, gates, chosen, absent, settings, path=None):
     from kda_lab.bench import check, document, table
     from kda_lab.bench.environment import clocks, environment
     from kda_lab.bench.run import workload_rows
-    from kda_lab.gpucell import write_text
+    from kda_lab.data.files import write_text
 
     found = {"format": document.FORMAT, "version": document.VERSION, "finished": False, "limit": check.LIMIT}
     found |= {"repeats": settings.repeats, "seed": settings.seed, "environment": environment(settings.rate)}
@@ -155,6 +160,6 @@ def measure(shapes, gates, chosen, absent, settings, path=None):
 def draw(document, path):
     """Write the chart of a document."""
     from kda_lab.bench import chart
-    from kda_lab.gpucell import write_text
+    from kda_lab.data.files import write_text
 
     write_text(Path(path), chart.standalone(chart.draw(document)))

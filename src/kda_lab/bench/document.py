@@ -58,7 +58,15 @@ ROW = {
     "error": (dict, type(None)),
     "agreement": (dict, type(None)),
 }
-TOP = {"finished": bool, "limit": NUMBER, "repeats": int, "seed": int, "environment": dict, "absent": list, "rows": list}
+TOP = {
+    "finished": bool,
+    "limit": NUMBER,
+    "repeats": int,
+    "seed": int,
+    "environment": dict,
+    "absent": list,
+    "rows": list,
+}
 
 ENVIRONMENT = {
     "device": str,
@@ -118,16 +126,21 @@ def problem_of(found):
     if not isinstance(found, dict):
         return f"expected an object, got {type(found).__name__}"
     if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        return f"expected format {FORMAT!r} and version {VERSION}, got {found.get('format')!r} and {found.get('version')!r}"
+        return (
+            f"expected format {FORMAT!r} and version {VERSION}, got {found.get('format')!r} and "
+            f"{found.get('version')!r}"
+        )
     e = found.get("environment")
     problem = misfit(found, TOP, "the document") or misfit(e, ENVIRONMENT, "the environment")
-    if problem := problem or e["clocks_mhz"] is not None and misfit(e["clocks_mhz"], CLOCKS, "clocks_mhz"):
+    if problem := problem or (e["clocks_mhz"] is not None and misfit(e["clocks_mhz"], CLOCKS, "clocks_mhz")):
         return problem
     for n, row in enumerate(found["rows"]):
         problem = misfit(row, ROW, f"row {n}") or row_problem(row, n)
         if problem:
             return problem
-    return next((f"absent {n} needs impl and why" for n, x in enumerate(found["absent"]) if {"impl", "why"} - set(x)), None)
+    return next(
+        (f"absent {n} needs impl and why" for n, x in enumerate(found["absent"]) if {"impl", "why"} - set(x)), None
+    )
 
 
 def misfit(found, keys, what):
@@ -138,7 +151,7 @@ def misfit(found, keys, what):
     """
     for key, kind in keys.items():
         value = found.get(key) if isinstance(found, dict) else None
-        if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             names = [k.__name__.replace("NoneType", "null") for k in (kind if isinstance(kind, tuple) else (kind,))]
             return f"{what} needs {key!r} as {' or '.join(names)}, got {value!r}"
     return None
@@ -156,5 +169,7 @@ def row_problem(row, n):
     if times and row["outcome"] not in ("right", "reported"):
         return f"row {n} has the time of a result that is {row['outcome']}"
     wanted = {"error": ("o", "state", "against"), "agreement": ("o", "state", "worst")}
-    short = [f"row {n} has {x} without {', '.join(keys)}" for x, keys in wanted.items() if row[x] and set(keys) - set(row[x])]
+    short = [
+        f"row {n} has {x} without {', '.join(keys)}" for x, keys in wanted.items() if row[x] and set(keys) - set(row[x])
+    ]
     return short[0] if short else None

@@ -7,8 +7,8 @@ import subprocess
 
 import torch
 
-from kda_lab import gpucell
-from kda_lab.fingerprint import PACKAGE, source_digest
+from kda_lab.data.provenance import provenance
+from kda_lab.data.sources import PACKAGE, digest
 
 PACKAGES = (
     "torch",
@@ -31,7 +31,7 @@ def environment(rate):
     'torch'
     """
     chip = torch.cuda.get_device_properties(torch.cuda.current_device()) if torch.cuda.is_available() else None
-    return gpucell.provenance() | {
+    return provenance() | {
         "sms": chip and chip.multi_processor_count,
         "l2_bytes": chip and chip.L2_cache_size,
         "copy_rate": rate,
@@ -59,9 +59,9 @@ def sources():
     16
     """
     found = [p for folder in ("cuda", "bench") for p in sorted((PACKAGE / folder).rglob("*.*"))]
-    aside = ("acceptance", "on_cpu")
+    aside = ("accept", "on_cpu")
     paths = [p for p in found if p.suffix in (".py", ".cu", ".cuh") and not any(x in p.as_posix() for x in aside)]
-    lines = [f"{p.relative_to(PACKAGE).as_posix()} {source_digest(p)}" for p in paths]
+    lines = [f"{p.relative_to(PACKAGE).as_posix()} {digest(p)}" for p in paths]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 

@@ -1,4 +1,6 @@
-"""What can be timed: chunk kernels for KDA, ours in every version and others', all behind the arguments of `workloads.inputs`."""
+"""What can be timed: chunk kernels for KDA, ours in every version and others', all behind the arguments of
+`workloads.inputs`.
+"""
 
 import functools
 import importlib
@@ -14,8 +16,8 @@ class Implementation(NamedTuple):
 
     prepare: arguments -> a call without arguments; what it does is not timed
     finish: what the call returns -> (o [1, T, H, D], final state [N, H, V, K])
-    package: what has to be importable   install: what to do if it is not   rows: the shapes in which it is timed unless it is
-    asked for by name, None for all.
+    package: what has to be importable   install: what to do if it is not   rows: the shapes in which it is timed unless
+    it is asked for by name, None for all.
     """
 
     prepare: Callable[[dict], Callable[[], Any]]

@@ -25,7 +25,9 @@ def reported(shape, gates, measured=()):
     >>> reported("T=2048 H=8", "weak", measured=["cudnn"])[0]["error"]["o"]
     0.0083
     """
-    found = [x for x in data()["rows"] if x["shape"] == shape and x["gates"] in (None, gates) and x["impl"] not in measured]
+    found = [
+        x for x in data()["rows"] if x["shape"] == shape and x["gates"] in (None, gates) and x["impl"] not in measured
+    ]
     against = "float64 token loop, as reported"
 
     def error(x):
@@ -37,4 +39,6 @@ def reported(shape, gates, measured=()):
 def source():
     """Where the quoted figures come from, in a line."""
     d = data()
-    return f"{d['level']}: {d['why']}; {d['machine']}, {d['software']}, {d['date']}, medians of event timings of one call"
+    return (
+        f"{d['level']}: {d['why']}; {d['machine']}, {d['software']}, {d['date']}, medians of event timings of one call"
+    )

@@ -85,7 +85,14 @@ def fresh(shape, gates, settings):
 def heading(shape, gates, name, rate):
     """What a row says before anything is measured."""
     moved = workloads.bytes_moved(**workloads.shape(shape))
-    return {"shape": shape, "gates": gates, "impl": name, "level": "measured", "bytes": moved, "floor": moved / rate * 1e3}
+    return {
+        "shape": shape,
+        "gates": gates,
+        "impl": name,
+        "level": "measured",
+        "bytes": moved,
+        "floor": moved / rate * 1e3,
+    }
 
 
 def one_row(implementation, arguments, wanted, readable, settings):

@@ -3,7 +3,8 @@
 from kda_lab.bench import peers
 
 HEAD = (
-    f"{'workload':14}{'gates':8}{'implementation':16}{'graph ms':>9}{'spread':>8}{'call ms':>9}{'floor ms':>9}{'x floor':>8}"
+    f"{'workload':14}{'gates':8}{'implementation':16}{'graph ms':>9}{'spread':>8}"
+    f"{'call ms':>9}{'floor ms':>9}{'x floor':>8}"
     f"{'error o':>9}{'S':>9}{'vs chunk':>10}"
 )
 
@@ -64,7 +65,10 @@ def head(document):
     """Lines above the rows: machine, versions, what is absent."""
     e = document["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in e["versions"].items())
-    yield f"{e['device']}, driver {e['driver']}, CUDA {e['cuda']}, copies at {e['copy_rate'] / 1e12:.2f} TB/s, {e['date']}"
+    yield (
+        f"{e['device']}, driver {e['driver']}, CUDA {e['cuda']}, copies at "
+        f"{e['copy_rate'] / 1e12:.2f} TB/s, {e['date']}"
+    )
     yield f"{versions}, sources {e['sources']}"
     yield from (f"{x['impl']}: {x['why']}" for x in document["absent"])
     yield HEAD
@@ -78,13 +82,21 @@ def foot(document):
     yield from (f"errors: {x}" for x in against)
     if any(row["agreement"] for row in rows):
         yield "vs chunk: the larger of o and S, all heads, against the readable kernel's bf16 result"
-    yield f"no time where an error exceeds {document['limit']:.0e}, or 16 tokens of a head are far from the readable kernel's"
-    yield f"times: medians of {document['repeats']}; spread: 10th to 90th percentile; x floor: of the graph, or else of a call"
+    yield (
+        f"no time where an error exceeds {document['limit']:.0e}, or 16 tokens of a head are far "
+        f"from the readable kernel's"
+    )
+    yield (
+        f"times: medians of {document['repeats']}; spread: 10th to 90th percentile; x floor: of "
+        f"the graph, or else of a call"
+    )
     if quoted := dict.fromkeys(row["impl"] for row in rows if row["level"] == "reported"):
         versions = peers.data()["versions"]
         yield f"* {peers.source()}: {'; '.join(versions.get(x, x) for x in quoted)}"
     if clocks := document["environment"]["clocks_mhz"]:
-        yield f"clocks after the last timing: SM {clocks['sm']} of {clocks['sm_max']} MHz, memory {clocks['memory']} MHz"
+        yield (
+            f"clocks after the last timing: SM {clocks['sm']} of {clocks['sm_max']} MHz, memory {clocks['memory']} MHz"
+        )
 
 
 def table(document):

@@ -1,4 +1,5 @@
-"""Does a kernel compute the delta rules? Cases, tolerances with reasons, adapters and reports for anyone's implementation.
+"""Does a kernel compute the delta rules? Cases, tolerances with reasons, adapters and reports for anyone's
+implementation.
 
 ``examine`` runs the cases on a function with the arguments of ``kda_lab.ops``; ``python -m kda_lab.conformance`` and
 ``kda-lab conformance`` do so from the command line. The README of this folder says how.

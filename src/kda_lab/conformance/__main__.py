@@ -8,7 +8,9 @@ from kda_lab.conformance import cli
 
 def main(argv=None):
     """Parse the arguments, run, and return the exit status."""
-    parser = argparse.ArgumentParser(prog="kda-lab conformance", description="Does this function compute the delta rule?")
+    parser = argparse.ArgumentParser(
+        prog="kda-lab conformance", description="Does this function compute the delta rule?"
+    )
     cli.add_arguments(parser)
     return cli.run(parser.parse_args(argv))
 

@@ -54,7 +54,8 @@ class Capabilities(NamedTuple):
     """Declared abilities: features that are missing, and limits.
 
     missing: names of FEATURES   dtypes: of q, k, v   sizes: pairs (K, V), or None for any   chunk: tokens of a chunk
-    lowest_gate: the strongest log decay of a token   arithmetic: promised precision of products, or None to have it measured.
+    lowest_gate: the strongest log decay of a token   arithmetic: promised precision of products, or None to have it
+    measured.
 
     >>> Capabilities(missing=frozenset({"varlen"})).can("varlen")
     False
@@ -85,7 +86,8 @@ class Capabilities(NamedTuple):
 
 
 def parse(text, base=None):
-    """Capabilities from words with commas: ``no-FEATURE`` takes one, ``FEATURE`` gives it back, ``limit=value`` sets a limit.
+    """Capabilities from words with commas: ``no-FEATURE`` takes one, ``FEATURE`` gives it back, ``limit=value`` sets a
+    limit.
 
     dtype=float32+bfloat16   sizes=128x128+64x64   chunk=16   lowest-gate=-5   arithmetic=tf32.
     base: what the words change.   Raises ValueError for a word or a value that is none.
@@ -109,7 +111,11 @@ def parse(text, base=None):
         else:
             known = [f"no-{f}" for f in FEATURES] + list(FEATURES) + [f"{n}=" for n in LIMITS]
             near = difflib.get_close_matches(word, known, n=3)
-            hint = f"close: {', '.join(near)}" if near else "known: no-" + ", no-".join(FEATURES) + ", " + ", ".join(LIMITS)
+            hint = (
+                f"close: {', '.join(near)}"
+                if near
+                else "known: no-" + ", no-".join(FEATURES) + ", " + ", ".join(LIMITS)
+            )
             raise ValueError(f"{word!r} is not a capability; {hint}")
     return found
 

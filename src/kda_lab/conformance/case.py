@@ -24,7 +24,8 @@ class Crashed(Exception):
 
 
 class Case(NamedTuple):
-    """One case. ``fault`` is a sentence about who is caught; ``input`` the smallest input; ``clause`` the contract's words.
+    """One case. ``fault`` is a sentence about who is caught; ``input`` the smallest input; ``clause`` the contract's
+    words.
 
     >>> Case._fields[:4]
     ('name', 'kind', 'fault', 'input')

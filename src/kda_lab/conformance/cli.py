@@ -26,7 +26,12 @@ def add_arguments(parser):
     add("--device", default="cpu", choices=("cpu", "cuda"), help="where the inputs are (cpu)")
     add("--state-layout", choices=("vk", "kv"), help="states are [N, HV, V, K] (vk) or [N, HV, K, V] (kv)")
     add("--dtype", choices=capabilities.DTYPES, help="of q, k, v (float32 on a CPU, bfloat16 on CUDA)")
-    add("--caps", default="", metavar="WORDS", help="what it can do: no-varlen,no-backward,sizes=128x128,... (see --list)")
+    add(
+        "--caps",
+        default="",
+        metavar="WORDS",
+        help="what it can do: no-varlen,no-backward,sizes=128x128,... (see --list)",
+    )
     add("--only", action="append", metavar="CASE", help="one case or one kind of cases; may be repeated")
     add("--seed", type=int, help="replay the inputs of an earlier run; printed by every run")
     add("--timeout", type=float, default=300.0, metavar="SECONDS", help="for one case (300)")
@@ -58,7 +63,9 @@ def job_of(arguments):
     from kda_lab.conformance.run import chosen
 
     if not arguments.impl:
-        raise ValueError("say which function to examine, as in --impl package.module:function or --impl ./file.py:function")
+        raise ValueError(
+            "say which function to examine, as in --impl package.module:function or --impl ./file.py:function"
+        )
     capabilities.parse(arguments.caps)
     for path in filter(None, (arguments.junit, arguments.html)):
         if not path.resolve().parent.is_dir():
@@ -104,7 +111,8 @@ def examine(job, arguments):
 def replay(job):
     """The command that repeats a run on the same inputs.
 
-    >>> replay({"impl": "a:b", "op": "kda", "device": "cpu", "layout": None, "dtype": "float32", "caps": "no-varlen", "seed": 7})
+    >>> replay({"impl": "a:b", "op": "kda", "device": "cpu", "layout": None, "dtype": "float32", "caps": "no-varlen",
+    ...     "seed": 7})
     'kda-lab conformance --impl a:b --op kda --device cpu --dtype float32 --caps no-varlen --seed 7'
     """
     words = ["kda-lab", "conformance"]

@@ -1,8 +1,9 @@
 """The cases in a process of their own: a crash or a case without end costs one case, not the run.
 
-The parent sends a JSON document in a line, and in a second line the precision of products by which to judge, or null; the worker
-answers in lines of JSON: first what it loaded, then the name of each case before it starts and its result after it, in the end the
-source files that it used. What the implementation prints goes to stderr.
+The parent sends a JSON document in a line, and in a second line the precision of products by which to judge, or null;
+the worker
+answers in lines of JSON: first what it loaded, then the name of each case before it starts and its result after it, in
+the end the source files that it used. What the implementation prints goes to stderr.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import threading
 from pathlib import Path
 
 from kda_lab.conformance.case import Result
+from kda_lab.data import sources
 
 LOADING = 600.0  # seconds
 BROKEN = ("CUDA error", "illegal memory access")
@@ -35,9 +37,11 @@ class Failed(Exception):
 
 
 def stream(job, timeout, rung=None):
-    """First a Loaded, then ("start", name) and Result for each case of job["cases"], whatever happens to the worker; then Sources.
+    """First a Loaded, then ("start", name) and Result for each case of job["cases"], whatever happens to the worker;
+    then Sources.
 
-    job: what ``worker`` takes   timeout: seconds for one case   rung: a function that waits for the precision of products, which
+    job: what ``worker`` takes   timeout: seconds for one case   rung: a function that waits for the precision of
+    products, which
     another worker measures, or None.   Raises Failed.
     """
     left, told = list(job["cases"]), False
@@ -55,7 +59,8 @@ def stream(job, timeout, rung=None):
             yield message
         if len(left) == before:
             raise Failed(
-                "the process ended without a result and without an error; does the module call exit() when it is imported?"
+                "the process ended without a result and without an error; does the module call exit() when it is "
+                "imported?"
             )
 
 
@@ -65,7 +70,9 @@ def one_worker(job, timeout, rung=None):
         [sys.executable, "-m", "kda_lab.conformance.isolate"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     lines = queue.Queue()
-    threading.Thread(target=lambda: [lines.put(line) for line in process.stdout] and None or lines.put(None), daemon=True).start()
+    threading.Thread(
+        target=lambda: ([lines.put(line) for line in process.stdout] and None) or lines.put(None), daemon=True
+    ).start()
     running = None
     try:
         send(process, json.dumps(job))
@@ -82,7 +89,10 @@ def one_worker(job, timeout, rung=None):
                         f"loading the implementation took more than {max(timeout, LOADING):g} s; raise --timeout"
                     ) from None
                 yield Result(
-                    *running, "error", f"no result after {timeout:g} s; raise --timeout if that is not a hang", seconds=timeout
+                    *running,
+                    "error",
+                    f"no result after {timeout:g} s; raise --timeout if that is not a hang",
+                    seconds=timeout,
                 )
                 return
             if line is None:
@@ -130,8 +140,8 @@ def ended(code):
 def worker(job, say, ask):
     """Load the implementation, measure it, and let the cases speak.
 
-    job: impl, op, caps, device, layout, dtype, seed, cases   say: sends one document to the parent   ask: the precision of products
-    that the parent knows, or None.
+    job: impl, op, caps, device, layout, dtype, seed, cases   say: sends one document to the parent   ask: the precision
+    of products that the parent knows, or None.
     """
     import torch
 
@@ -170,12 +180,10 @@ def used():
     >>> "kda_lab/ops/kda.py" in used() or "kda_lab.ops.kda" not in sys.modules
     True
     """
-    from kda_lab import fingerprint
-
-    names = set(fingerprint.used_sources([]))
+    names = set(sources.used())
     for name, module in list(sys.modules.items()):
         if name.startswith("kda_lab.conformance.adapters."):
-            names.add(Path(module.__file__).resolve().relative_to(fingerprint.PACKAGE.parent).as_posix())
+            names.add(Path(module.__file__).resolve().relative_to(sources.PACKAGE.parent).as_posix())
     return names
 
 

@@ -71,7 +71,9 @@ def kda_case(request):
 
 @pytest.fixture
 def kda_conformance(request):
-    """A function that runs all cases (or ``only`` some) on an implementation and returns their results, or fails the test."""
+    """A function that runs all cases (or ``only`` some) on an implementation and returns their results, or fails the
+    test.
+    """
 
     def check(function, op="kda", only=None, **options):
         from kda_lab.conformance import all_ok, ok

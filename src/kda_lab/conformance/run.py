@@ -4,15 +4,21 @@ import time
 
 import torch
 
-from kda_lab.conformance import tolerance
 from kda_lab.conformance.adapters import wrap
-from kda_lab.conformance.bench import REASON, Bench
 from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import KINDS, Crashed, Refused, Result, Wrong
 from kda_lab.conformance.cases import CASES
+from kda_lab.conformance.judge import tolerance
+from kda_lab.conformance.judge.examiner import REASON, Bench
 
 NATURAL = {torch.float64: "float64", torch.float32: "float32", torch.float16: "tf32/fp16", torch.bfloat16: "bfloat16"}
-PROMISED = {"float64": "float64", "float32": "float32", "tf32": "tf32/fp16", "float16": "tf32/fp16", "bfloat16": "bfloat16"}
+PROMISED = {
+    "float64": "float64",
+    "float32": "float32",
+    "tf32": "tf32/fp16",
+    "float16": "tf32/fp16",
+    "bfloat16": "bfloat16",
+}
 
 
 def chosen(rule, only=None, device="cpu"):
@@ -38,10 +44,11 @@ def chosen(rule, only=None, device="cpu"):
 
 
 def measure_rung(implementation, dtype, seed):
-    """The precision of the implementation's products: the finest whose budget it keeps easily on a short and kind input.
+    """The precision of the implementation's products: the finest whose budget it keeps easily on a short and kind
+    input.
 
-    What it declares as ``arithmetic`` counts instead, if it does. Two fifths of the budget: operands that happen to round little
-    on this input must not be taken for finer ones.
+    What it declares as ``arithmetic`` counts instead, if it does. Two fifths of the budget: operands that happen to
+    round little on this input must not be taken for finer ones.
 
     >>> from kda_lab import ops
     >>> measure_rung(wrap(ops.chunk_kda), torch.float32, 0)
@@ -122,7 +129,15 @@ def results(implementation, dtype=torch.float32, seed=0, cases=None, rung=None):
 
 
 def examine(
-    function, rule="kda", dtype=torch.float32, capabilities=None, device="cpu", layout=None, seed=0, only=None, stop=False
+    function,
+    rule="kda",
+    dtype=torch.float32,
+    capabilities=None,
+    device="cpu",
+    layout=None,
+    seed=0,
+    only=None,
+    stop=False,
 ):
     """All results for a function; the same as the command line, for tests and notebooks.
 

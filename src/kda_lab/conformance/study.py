@@ -2,12 +2,12 @@
 
 import concurrent.futures
 
-from kda_lab import fingerprint
 from kda_lab.conformance import case, isolate
-from kda_lab.conformance.bench import REASON
 from kda_lab.conformance.cases import CASES
+from kda_lab.conformance.judge.examiner import REASON
 from kda_lab.conformance.report import document
 from kda_lab.conformance.run import chosen
+from kda_lab.data import sources
 
 VERSION = 2
 
@@ -16,9 +16,10 @@ def run(impl, caps="", op="kda", device="cuda", dtype="bfloat16", seed=1, timeou
     """The outcome of every case for an implementation: a JSON-able document, described by ``report/study.json``.
 
     impl: "package.module:function"   caps: what it can and cannot do, as for the command   workers: processes at a time
-    timeout: seconds for a case   only: names or kinds of cases, or None for all. Cases that fill a device's memory run behind the
-    others, alone, in a process of their own. A record of the result depends on the sources that the processes used
-    (``fingerprint.note_source``).   Raises isolate.Failed if the implementation cannot be loaded.
+    timeout: seconds for a case   only: names or kinds of cases, or None for all. Cases that fill a device's memory run
+    behind the others, alone, in a process of their own. A record of the result depends on the sources that the
+    processes used
+    (``data.sources.note``).   Raises isolate.Failed if the implementation cannot be loaded.
 
     >>> found = run("kda_lab.ops:chunk_kda", device="cpu", dtype="float32", only=["plain-inputs"])
     >>> found["summary"]["pass"], found["cases"]["plain-inputs"]["outcome"]
@@ -38,9 +39,14 @@ def run(impl, caps="", op="kda", device="cuda", dtype="bfloat16", seed=1, timeou
 
     with concurrent.futures.ThreadPoolExecutor(len(shares) + 1) as pool:
         running += [
-            pool.submit(part, job | {"cases": share}, timeout, rung, rung.result if n else None) for n, share in enumerate(shares)
+            pool.submit(part, job | {"cases": share}, timeout, rung, rung.result if n else None)
+            for n, share in enumerate(shares)
         ]
-        behind = [pool.submit(part, job | {"cases": heavy}, timeout, rung, after_the_others if shares else None)] if heavy else []
+        behind = (
+            [pool.submit(part, job | {"cases": heavy}, timeout, rung, after_the_others if shares else None)]
+            if heavy
+            else []
+        )
     parts = [future.result() for future in [*running, *behind]]
     found = {r.case: r for _, results in parts for r in results}
     return {
@@ -54,9 +60,11 @@ def run(impl, caps="", op="kda", device="cuda", dtype="bfloat16", seed=1, timeou
 
 
 def part(job, timeout, rung, wait):
-    """(Loaded, results) of a worker. It judges when ``wait`` returns the precision of products; without one it sets ``rung``.
+    """(Loaded, results) of a worker. It judges when ``wait`` returns the precision of products; without one it sets
+    ``rung``.
 
-    Where a worker cannot be started again behind a crash, its other cases are errors: one of them must not cost the whole run.
+    Where a worker cannot be started again behind a crash, its other cases are errors: one of them must not cost the
+    whole run.
     """
     loaded, results = None, []
     try:
@@ -68,8 +76,7 @@ def part(job, timeout, rung, wait):
             elif isinstance(message, case.Result):
                 results.append(message)
             elif isinstance(message, isolate.Sources):
-                for name in message:
-                    fingerprint.note_source(fingerprint.PACKAGE.parent / name)
+                sources.note(sources.PACKAGE.parent / name for name in message)
     except isolate.Failed as error:
         if wait is None and loaded is None:
             raise

@@ -1,7 +1,7 @@
 """Tensors as the kernels of this folder read them, and what every launch tells its kernel.
 
-A kernel reads q, k, v, g, beta where they lie, by their strides. What is small or rarely given is made plain instead: dense, in
-one type. For arguments that are plain already nothing here copies, or launches anything.
+A kernel reads q, k, v, g, beta where they lie, by their strides. What is small or rarely given is made plain instead:
+dense, in one type. For arguments that are plain already nothing here copies, or launches anything.
 """
 
 import contextlib
@@ -32,7 +32,9 @@ def check_types(q, k, v):
 def check_device(v, others):
     """Raise ValueError unless v and all the others that are there lie on one GPU, or all on the CPU."""
     if v.device.type not in ("cuda", "cpu") or any(x is not None and x.device != v.device for x in others):
-        raise ValueError(f"all tensors must be on one GPU (or all on the CPU), and v is on {v.device}; move the others there")
+        raise ValueError(
+            f"all tensors must be on one GPU (or all on the CPU), and v is on {v.device}; move the others there"
+        )
 
 
 def readable(x, types=TYPES):
@@ -77,7 +79,9 @@ def rows(x):
 
 
 def bias_rows(dt_bias, heads, channels):
-    """Where a plain dt_bias lies: [HV, K], or head-major [HV K], or [HV] for a gate a head.   channels: whether each has one."""
+    """Where a plain dt_bias lies: [HV, K], or head-major [HV K], or [HV] for a gate a head.   channels: whether each
+    has one.
+    """
     return Rows() if dt_bias is None else Rows(dt_bias.data_ptr(), 0, 0, dt_bias.numel() // heads, int(channels))
 
 

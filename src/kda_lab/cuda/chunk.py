@@ -53,7 +53,7 @@ class Variant(NamedTuple):
     @property
     def shared_bytes(self):
         """Dynamic shared memory of each kernel, the sizes of its struct in the source (which asserts them)."""
-        K, V = (-(-d // SUB) * SUB for d in (self.key, self.value))
+        K, _V = (-(-d // SUB) * SUB for d in (self.key, self.value))
         prepare = 4 * C * (K + 4) + 2 * 4 * C * (C + 4) + 2 * (C * K * self.inputs.itemsize + C * 16) + 3 * 4 * C
         state = 4 * (C * (K + 4) + C * (K + 8) + SUB * (K + 4) + C * (SUB + 8) + K)
         return {"kda_prepare": prepare, "kda_state": state, "kda_output": 4 * (C * (K + 4) + C * (C + 4))}

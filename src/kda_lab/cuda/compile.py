@@ -16,9 +16,9 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from kda_lab.fingerprint import note_source
+from kda_lab.data import sources
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "source"
 PACKAGES = "pip install cuda-core nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
 
 
@@ -58,6 +58,35 @@ def header_folders():
     return found
 
 
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.M)
+
+
+@functools.cache
+def with_includes(path):
+    """A CUDA file and all that it includes, directly or not, as far as it lies beside the file or in ``cuda/source/``.
+
+    Headers of the system lie elsewhere. Folders are searched as compilers do: for ``"name"`` that of the including file
+    first, for ``<name>`` that of the compiled file. So the stand-ins of ``cuda/on_cpu/`` never take the place of what a
+    GPU runs.
+
+    >>> sorted(found.name for found in with_includes(HERE / "kda_chunk.cu"))
+    ['kda_chunk.cu', 'ptx.cuh', 'tile.cuh']
+    """
+    folders = [path.parent, HERE]
+    found, todo = {path}, [path]
+    while todo:
+        source = todo.pop()
+        for quoted, bracketed in _INCLUDE.findall(source.read_text(encoding="utf-8")):
+            places = [source.parent, *folders] if quoted else folders
+            headers = (place / (quoted or bracketed) for place in places)
+            # one of the system is nowhere here, and adds nothing
+            header = next((place.resolve() for place in headers if place.is_file()), source)
+            if header not in found:
+                found.add(header)
+                todo.append(header)
+    return found
+
+
 def architecture():
     """The current GPU's, with its own instructions (the suffix a, from 9.0 on); without a GPU sm_90a, a Hopper."""
     import torch
@@ -74,7 +103,7 @@ def build(source, constants=(), arch=None):
     Compiled once in a process for the same arguments; several threads may compile different ones at once.
     """
     pairs = constants.items() if isinstance(constants, dict) else constants
-    note_source(HERE / source)  # a recorded cell depends on this file
+    sources.note(with_includes(HERE / source))  # a recorded cell depends on these files
     return _build(HERE / source, tuple((name, str(value)) for name, value in pairs), arch or architecture())
 
 
@@ -192,7 +221,8 @@ class Kernel:
 
 
 def main():
-    from kda_lab.cuda import chunk, decode, hopper, segments, trial
+    from kda_lab.cuda import chunk, decode, hopper, segments
+    from kda_lab.cuda.accept import trial
 
     modules = chunk, decode, hopper, segments
     variants = [(module.SOURCE, name, variant) for module in modules for name, variant in module.VARIANTS.items()]

@@ -1,8 +1,8 @@
 """Launch kda_decode.cu: one decoding step over pools of states, in place, on torch's current stream.
 
 `kda_decode` is the whole step between a layer's projections, `decode_core` the recurrence alone. Nothing here waits for
-the GPU, so slots are not looked at: they must lie in their pools. After a first call has compiled and loaded a variant, a
-call can be captured in a CUDA graph. CPU tensors run the same source through `on_cpu`: slow, for checks.
+the GPU, so slots are not looked at: they must lie in their pools. After a first call has compiled and loaded a variant,
+a call can be captured in a CUDA graph. CPU tensors run the same source through `on_cpu`: slow, for checks.
 """
 
 import ctypes
@@ -70,7 +70,8 @@ class Variant(NamedTuple):
 
     @property
     def blocks(self):
-        """Blocks that a multiprocessor has room for, since its shared memory is 228 KB, 1 KB of each block the system's.
+        """Blocks that a multiprocessor has room for, since its shared memory is 228 KB, 1 KB of each block the
+        system's.
 
         >>> Variant().blocks, Variant(tokens=8).blocks
         (3, 2)
@@ -130,8 +131,25 @@ def kernel(variant, device):
 
 
 def kda_decode(
-    qkv, gate, beta, output_gate, conv_weight, A_log, dt_bias, norm_weight, conv_state, state, conv_slots, state_slots,
-    num_accepted=None, lower_bound=None, eps=1e-5, allow_neg_eigval=False, activation="sigmoid", *, scale=None,
+    qkv,
+    gate,
+    beta,
+    output_gate,
+    conv_weight,
+    A_log,
+    dt_bias,
+    norm_weight,
+    conv_state,
+    state,
+    conv_slots,
+    state_slots,
+    num_accepted=None,
+    lower_bound=None,
+    eps=1e-5,
+    allow_neg_eigval=False,
+    activation="sigmoid",
+    *,
+    scale=None,
 ):
     """One step of R requests with T tokens each -> y [R, T, HV, V] in qkv's dtype; both pools change in place.
 
@@ -146,21 +164,23 @@ def kda_decode(
 
     After token j the state stands in state_slots[r, j], unless that is negative. A request with num_accepted 0, with a
     negative conv_slot, or with nothing to begin with takes no part: none of its slots is touched, its y is zero.
-    Raises ValueError for what the kernel cannot do. Implements short-convolution, l2-norm, gate-bounded or gate-softplus,
-    kda-recurrence, norm-attention.
+    Raises ValueError for what the kernel cannot do. Implements short-convolution, l2-norm, gate-bounded or
+    gate-softplus, kda-recurrence, norm-attention.
     """
     R, T, D = qkv.shape
     HV, V, K = state.shape[1:]
     H = (D - HV * V) // (2 * K)
     if H < 1 or 2 * H * K + HV * V != D or HV % H:
         raise ValueError(
-            f"qkv must be 2 H K + HV V wide with HV a multiple of H, and K={K}, HV={HV}, V={V} of the state do not fit {D};"
+            f"qkv must be 2 H K + HV V wide with HV a multiple of H, and K={K}, HV={HV}, V={V} of the state do not "
+            f"fit {D};"
             " pass q | k | v of all heads side by side"
         )
     width, rows = conv_weight.shape[-1], conv_state.shape[1]
     if width < 2 or rows < width - 2 + T or conv_state.dtype != qkv.dtype or not conv_state[:1].is_contiguous():
         raise ValueError(
-            f"conv_state must be [slots, {width - 2 + T} or more, D] in {qkv.dtype} with contiguous slots for {T} tokens and"
+            f"conv_state must be [slots, {width - 2 + T} or more, D] in {qkv.dtype} with contiguous slots for {T} "
+            "tokens and"
             f" {width} taps, got {list(conv_state.shape)} in {conv_state.dtype}; allot w - 1 + num_spec rows"
         )
     if output_gate is not None and (output_gate.dtype != qkv.dtype or activation not in NORM_GATES):
@@ -169,8 +189,11 @@ def kda_decode(
             f" {activation!r}; cast it, or pass None for no gate"
         )
     _shapes(
-        conv_weight=(conv_weight, (D, width)), conv_state=(conv_state[0], (rows, D)), conv_slots=(conv_slots, (R,)),
-        output_gate=(output_gate, (R, T, HV, V)), norm_weight=(norm_weight, (V,)),
+        conv_weight=(conv_weight, (D, width)),
+        conv_state=(conv_state[0], (rows, D)),
+        conv_slots=(conv_slots, (R,)),
+        output_gate=(output_gate, (R, T, HV, V)),
+        norm_weight=(norm_weight, (V,)),
     )
     heads = ((H * K, H), (H * K, H), (HV * V, HV))
     parts = qkv.split([size for size, _ in heads], -1)
@@ -187,15 +210,31 @@ def kda_decode(
 
 
 def decode_core(
-    q, k, v, g, beta, state, state_slots, num_accepted=None, *,
-    scale=None, l2norm=False, beta_sigmoid=False, A_log=None, dt_bias=None, lower_bound=None,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    state,
+    state_slots,
+    num_accepted=None,
+    *,
+    scale=None,
+    l2norm=False,
+    beta_sigmoid=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
 ):
     """The recurrence alone: no convolution, output norm or output gate -> o [R, T, HV, V] in v's dtype; pool in place.
 
-    q, k: [R, T, H, K]   v: [R, T, HV, V]   g, beta and the rest: as in `kda_decode`; g is a log decay if A_log is None, and
+    q, k: [R, T, H, K]   v: [R, T, HV, V]   g, beta and the rest: as in `kda_decode`; g is a log decay if A_log is None,
+    and
     beta the write gate itself unless beta_sigmoid.   Implements kda-recurrence.
     """
-    kind = dict(width=1, weights=torch.float32, l2norm=l2norm, beta_sigmoid=int(beta_sigmoid), norm=False, output_gate=None)
+    kind = dict(
+        width=1, weights=torch.float32, l2norm=l2norm, beta_sigmoid=int(beta_sigmoid), norm=False, output_gate=None
+    )
     gates, numbers = (g, beta, None, A_log, dt_bias), dict(scale=scale, lower_bound=lower_bound)
     return _launch(kind, q, k, v, *gates, state, state_slots, num_accepted, {}, numbers)
 
@@ -211,7 +250,8 @@ def _check(q, k, v, state, indices, others):
     (R, T), (HV, V, K) = v.shape[:2], state.shape[1:]
     if K % 4 or not (4 <= K <= 128 and 1 <= V <= 128 and 1 <= T <= MOST_TOKENS):
         raise ValueError(
-            f"the decode kernel takes K from 4 to 128 in steps of 4, V from 1 to 128 and 1 to {MOST_TOKENS} tokens, got K={K},"
+            f"the decode kernel takes K from 4 to 128 in steps of 4, V from 1 to 128 and 1 to {MOST_TOKENS} tokens, "
+            f"got K={K},"
             f" V={V} and {T} tokens; use ops"
         )
     H = q.shape[2]
@@ -226,7 +266,8 @@ def _check(q, k, v, state, indices, others):
         )
     if any(x is not None and (x.dtype != torch.int32 or not x.is_contiguous()) for x in indices):
         raise ValueError(
-            f"slots and num_accepted must be contiguous int32, got {[x.dtype for x in indices if x is not None]}; convert once,"
+            f"slots and num_accepted must be contiguous int32, got {[x.dtype for x in indices if x is not None]}; "
+            "convert once,"
             " before the graph is captured"
         )
     arguments.check_device(v, (q, k, state, *indices, *others))
@@ -238,8 +279,11 @@ def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_sl
     _check(q, k, v, state, indices, (g, beta, output_gate, A_log, dt_bias, *arrays.values()))
     columns = max(T, state_slots.shape[-1])
     _shapes(
-        state_slots=(state_slots, (R, columns)), num_accepted=(num_accepted, (R,)), beta=(beta, (R, T, HV)),
-        gate=(g, (R, T, HV, K), (R, T, HV)), A_log=(A_log, (HV,)),
+        state_slots=(state_slots, (R, columns)),
+        num_accepted=(num_accepted, (R,)),
+        beta=(beta, (R, T, HV)),
+        gate=(g, (R, T, HV, K), (R, T, HV)),
+        A_log=(A_log, (HV,)),
         dt_bias=(dt_bias, (HV,)) if g is not None and g.ndim == 3 else (dt_bias, (HV, K), (HV * K,)),
     )
     if A_log is None:
@@ -253,8 +297,12 @@ def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_sl
     y = torch.empty((R, T, HV, V), dtype=v.dtype, device=v.device)
     numbers.update(
         arguments.numbers(numbers["scale"], numbers["lower_bound"], K),
-        state_stride=state.stride(0), slot_columns=columns, heads=HV, requests=R,
-        # as many blocks as there are multiprocessors: it gains one per cent with one token, and loses with drafts (H200)
+        state_stride=state.stride(0),
+        slot_columns=columns,
+        heads=HV,
+        requests=R,
+        # as many blocks as there are multiprocessors: it gains one per cent with one token, and loses with drafts
+        # (H200)
         ahead=multiprocessors(v.device.index) if T == 1 else 0,
     )
     described = dict(q=q, k=k, v=v, output_gate=output_gate, y=y, g=g, beta=beta)

@@ -1,11 +1,11 @@
 """Launch the Hopper kernel: tensors in, (o, final state) out, on torch's current stream, in one kernel.
 
-kda_chunk_hopper.cu takes 16 tokens a step; benchmarks/NOTES.md has its times. A long sequence of few heads is two launches, and
-the scan of `segments` between them.
+kda_chunk_hopper.cu takes 16 tokens a step; benchmarks/NOTES.md has its times. A long sequence of few heads is two
+launches, and the scan of `segments` between them.
 
 Arguments are those of `kda_lab.ops`, which validates them. `unsupported` says in a sentence what this kernel leaves to
-`chunk.kda_chunk_forward`. Nothing here waits for the GPU but segments of a new length, and a call can be captured in a CUDA
-graph once its variant has been compiled. CPU tensors run the same source through `on_cpu`: slow, for checks.
+`chunk.kda_chunk_forward`. Nothing here waits for the GPU but segments of a new length, and a call can be captured in a
+CUDA graph once its variant has been compiled. CPU tensors run the same source through `on_cpu`: slow, for checks.
 """
 
 import ctypes
@@ -40,9 +40,15 @@ class Args(ctypes.Structure):
         ("maps", ctypes.c_ubyte * (5 * MAP_BYTES)),  # of q, k, g, v, o
         ("beta", ctypes.c_void_p),
         *((name, ctypes.c_longlong) for name in ("beta_batch", "beta_token", "beta_head")),
-        *((name, ctypes.c_void_p) for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed_exit")),
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("A_log", "dt_bias", "initial_state", "final_state", "passed_state", "passed_exit")
+        ),
         *((name, ctypes.c_void_p) for name in ("passed", "cu_seqlens", "out")),
-        *((name, ctypes.c_longlong) for name in ("sequences", "tokens", "heads", "group", "increments", "starts", "clusters")),
+        *(
+            (name, ctypes.c_longlong)
+            for name in ("sequences", "tokens", "heads", "group", "increments", "starts", "clusters")
+        ),
         *((name, ctypes.c_void_p) for name in ("checkpoints", "checkpoint_states")),
         ("checkpoint_count", ctypes.c_longlong),
         ("scale", ctypes.c_float),
@@ -57,10 +63,12 @@ ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
 class Variant(NamedTuple):
     """What the compiler has to know.
 
-    warps: that prepare in a thread block, 0 for as many as their slots allow   team: so many of them prepare a block together, 0
-    for 2, or for 1 with gates in fp32, which leave no room   abreast: slices side by side where they are a loop, for a warp
-    alone or gates without a bound; 0 for 2, or for 1 with such gates, whose code needs more registers   every_lane: arrives at
-    mbarriers where one would do, for compute-sanitizer.
+    warps: that prepare in a thread block, 0 for as many as their slots allow   team: so many of them prepare a block
+    together, 0
+    for 2, or for 1 with gates in fp32, which leave no room   abreast: slices side by side where they are a loop, for a
+    warp
+    alone or gates without a bound; 0 for 2, or for 1 with such gates, whose code needs more registers   every_lane:
+    arrives at mbarriers where one would do, for compute-sanitizer.
     """
 
     key: int = 128
@@ -141,7 +149,9 @@ class Variant(NamedTuple):
 VARIANTS = {
     "raw bounded gate": Variant(),
     "raw softplus gate": Variant(gate="softplus", unbounded=True),
-    "given gate fp32": Variant(gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, beta_sigmoid=False),
+    "given gate fp32": Variant(
+        gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, beta_sigmoid=False
+    ),
     "given gate, no norm": Variant(gate="given", unbounded=True, l2norm=False, beta_sigmoid=False),
     "raw bounded fp32 gate": Variant(gates=torch.float32),
     "K=64 V=64": Variant(key=64, value=64),
@@ -174,7 +184,10 @@ def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=N
     if K not in (64, 128) or V not in (64, 128):
         return f"the Hopper kernel takes K and V of 64 or 128, got K={K} and V={V}"
     if any(x.dtype != torch.bfloat16 for x in (q, k, v)) or exact:
-        return f"the Hopper kernel takes q, k, v in bfloat16 and multiplies in bfloat16, got {q.dtype}, {k.dtype}, {v.dtype}"
+        return (
+            f"the Hopper kernel takes q, k, v in bfloat16 and multiplies in bfloat16, got {q.dtype}, "
+            f"{k.dtype}, {v.dtype}"
+        )
     if not erase or gate == "none" or g is None or g.ndim != 4 or beta is None:
         return "the Hopper kernel takes the delta rule with beta and a gate for each channel"
     if dt_bias is not None and dt_bias.numel() != g.shape[2] * K:
@@ -192,7 +205,9 @@ def multiprocessors(device):
     return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def variant(q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, **way):
+def variant(
+    q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, **way
+):
     """What a call compiles."""
     unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
     gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (g, beta))
@@ -227,7 +242,7 @@ def launch(
     initial_state: of the first sequences, as many as it holds; the others begin at zero.
     transitions: final_state has room for so many more, which become the transitions of all sequences but the first.
     """
-    (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
+    (_B, T, H, K), (HV, V) = k.shape, v.shape[2:]
     sequences, ctas, device = N + transitions, kind.ctas(), v.device.index
     clusters = min(sequences * HV, multiprocessors(device) // ctas)
     seen = ((q, 1), (k, 1), (g, K * g.itemsize // 128), (v, 1), (v if o is None else o, 1))
@@ -245,7 +260,7 @@ def launch(
     arguments.point(args, initial_state=initial_state, final_state=final_state)
     arguments.point(args, checkpoints=checkpoints, checkpoint_states=checkpoint_states)
     args.checkpoint_count = 0 if checkpoints is None else checkpoints.numel()
-    if sequences * HV > clusters or cu_seqlens is not None and sequences > 1:
+    if sequences * HV > clusters or (cu_seqlens is not None and sequences > 1):
         # ranges of equal length may cut heads: their states pass through memory, and flags that are 0 before
         state, exit = clusters * V * K, clusters * ctas * K
         passed = torch.empty(state + exit + clusters * ctas, device=v.device)
@@ -288,13 +303,15 @@ def kda_hopper_forward(
 
     q, k: [B, T, H, K]   v: [B, T, HV, V]   g: [B, T, HV, K]   beta: [B, T, HV]; q, k, v bf16, K and V 64 or 128.
     gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
-    checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple of 16 tokens
-    behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end. Not looked at: that
-    would wait for the GPU.
-    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel. Not looked at: a team is 1
-    or 2, warps are whole teams, at most 8, and abreast divides the slices of a warp.
-    segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes their
-    increments and transitions, `entries` their initial states, a second launch the outputs. None: `best_segments`.
+    checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple
+    of 16 tokens behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end.
+    Not looked
+    at: that would wait for the GPU.
+    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel. Not looked
+    at: a team is 1 or 2, warps are whole teams, at most 8, and abreast divides the slices of a warp.
+    segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes
+    their increments and transitions, `entries` their initial states, a second launch the outputs. None:
+    `best_segments`.
     Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
     """
     if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
@@ -306,8 +323,8 @@ def kda_hopper_forward(
         segments = best_segments(-(-T // C), HV, multiprocessors(device) // (V // 64)) if alone else 1
     if segments > 1 and (N > 1 or V < K or segments == 2 or checkpoints is not None):
         raise ValueError(
-            f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for {N} sequences, K={K}, V={V}"
-            + ("" if checkpoints is None else ", and with checkpoints; leave out one of both")
+            f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for {N} sequences, "
+            f"K={K}, V={V}" + ("" if checkpoints is None else ", and with checkpoints; leave out one of both")
         )
     g, beta = (arguments.readable(x, TYPES) for x in (g, beta))
     A_log, dt_bias, initial_state = map(arguments.plain, (A_log, dt_bias, initial_state))
@@ -339,7 +356,9 @@ def kda_hopper_forward(
     bounds = cut_whole(T, segments, v.device) if cu_seqlens is None else cut(cu_seqlens, segments)
     # the first segment begins with the initial state, so it needs no transition, and the last one needs neither
     ends = states(2 * segments - 3)
-    run(segments - 1, o=None, cu_seqlens=bounds, initial_state=initial_state, final_state=ends, transitions=segments - 2)
+    run(
+        segments - 1, o=None, cu_seqlens=bounds, initial_state=initial_state, final_state=ends, transitions=segments - 2
+    )
     begins = entries(ends, None if initial_state is None else initial_state[0], segments)
     final = states(segments) if output_final_state else None
     run(segments, o=o, cu_seqlens=bounds, initial_state=begins, final_state=final)

@@ -30,7 +30,9 @@ def relative_error(x, y):
 
 
 def samples_ms(call, repeats=20):
-    """The time of each of some calls one after another, work on the host included where the GPU waits for it -> a list."""
+    """The time of each of some calls one after another, work on the host included where the GPU waits for it -> a
+    list.
+    """
     for _ in range(WARM_UP):
         call()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
@@ -48,10 +50,12 @@ def median_ms(call, repeats=20):
 
 
 def graph_samples_ms(call, repeats=20):
-    """The time of each replay of a call as a CUDA graph, without the host, and what the last replay left -> (a list, results).
+    """The time of each replay of a call as a CUDA graph, without the host, and what the last replay left -> (a list,
+    results).
 
-    call: returns a sequence of tensors, after a first call that has compiled what it needs. Results are nan before the first
-    replay, so that what was not part of the graph stays nan. Raises RuntimeError for a call that cannot be captured.
+    call: returns a sequence of tensors, after a first call that has compiled what it needs. Results are nan before the
+    first replay, so that what was not part of the graph stays nan. Raises RuntimeError for a call that cannot be
+    captured.
     """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

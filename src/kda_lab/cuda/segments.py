@@ -1,9 +1,10 @@
-"""A long sequence of few heads in segments: where to cut it, and the initial states of the segments, by kda_segments.cu.
+"""A long sequence of few heads in segments: where to cut it, and the initial states of the segments, by
+kda_segments.cu.
 
-`best_segments` says how many segments, `cut` where they begin, `entries` makes their initial states from what a first launch
-of the Hopper kernel found, on torch's current stream. Nothing here waits for the GPU but `cut_whole` with a new length, and
-after a first call has compiled its variant, a call can be captured in a CUDA graph. CPU tensors run the same source through
-`on_cpu`.
+`best_segments` says how many segments, `cut` where they begin, `entries` makes their initial states from what a first
+launch of the Hopper kernel found, on torch's current stream. Nothing here waits for the GPU but `cut_whole` with a new
+length, and after a first call has compiled its variant, a call can be captured in a CUDA graph. CPU tensors run the
+same source through `on_cpu`.
 """
 
 import ctypes
@@ -17,8 +18,9 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.tensor_maps import TOKENS
 
 PARTS = 8
-# estimates in blocks, of 0.61 us on an H200: what a second launch and the scan cost, and each segment of the scan. A launch
-# with the preparation of its first blocks takes about 15 us, and a segment of the scan was predicted to take 1.5 us
+# estimates in blocks, of 0.61 us on an H200: what a second launch and the scan cost, and each segment of the scan. A
+# launch with the preparation of its first blocks takes about 15 us, and a segment of the scan was predicted to take 1.5
+# us
 LAUNCH, SCAN = 40, 4
 SOURCE, NAME = "kda_segments.cu", "kda_segments"
 
@@ -130,8 +132,9 @@ def best_segments(blocks, heads, clusters):
 def entries(ends, initial, segments, *, rows=8):
     """The initial states of all segments of a sequence -> [segments, H, V, K] in fp32.
 
-    ends: [2 segments - 3, H, V, K], fp32: the increments of all segments but the last, the first from the initial state, then
-    the transitions [K, K] of all but the first and the last, each in the first K of V rows; what the other rows hold does not
+    ends: [2 segments - 3, H, V, K], fp32: the increments of all segments but the last, the first from the initial
+    state, then the transitions [K, K] of all but the first and the last, each in the first K of V rows; what the other
+    rows hold does not
     matter   initial: [H, V, K] or None for zeros   rows: of `Variant`, for measurements.
     Raises ValueError for other shapes, or if K, V are not 64 or 128 with K <= V.   Implements affine-fold.
 
@@ -147,11 +150,14 @@ def entries(ends, initial, segments, *, rows=8):
             f" {list(ends.shape)} for {segments} segments; use one launch for fewer"
         )
     if initial is not None and initial.shape != ends.shape[1:]:
-        raise ValueError(f"initial must be {list(ends.shape[1:])}, got {list(initial.shape)}; pass the state of one sequence")
+        raise ValueError(
+            f"initial must be {list(ends.shape[1:])}, got {list(initial.shape)}; pass the state of one sequence"
+        )
     for name, x in (("ends", ends), ("initial", ends if initial is None else initial)):
         if x.dtype != torch.float32 or not x.is_contiguous() or x.data_ptr() % 16 or x.device != ends.device:
             raise ValueError(
-                f"{name} must be contiguous float32 at a multiple of 16 bytes on {ends.device}, got {x.dtype} on {x.device}"
+                f"{name} must be contiguous float32 at a multiple of 16 bytes on {ends.device}, got {x.dtype} on "
+                f"{x.device}"
                 f" with strides {x.stride()}; copy it with torch.clone"
             )
     states = ends.new_empty((segments, heads, V, K))

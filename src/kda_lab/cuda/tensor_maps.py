@@ -1,8 +1,9 @@
 """How the copy engine of a Hopper GPU sees a tensor: a tensor map, 128 bytes, encoded once and kept.
 
-The driver takes many numbers of Python one by one to encode a map, and a launch needs five maps. A server calls with the same few
-buffers again and again, so `encode` keeps its answers. It is a function of plain numbers alone: what it has kept for an address
-and a layout is right for whatever tensor lies there in that layout, now or later, so nothing kept is ever stale. A map holds no
+The driver takes many numbers of Python one by one to encode a map, and a launch needs five maps. A server calls with
+the same few buffers again and again, so `encode` keeps its answers. It is a function of plain numbers alone: what it
+has kept for an address and a layout is right for whatever tensor lies there in that layout, now or later, so nothing
+kept is ever stale. A map holds no
 memory: whoever launches keeps the tensor.
 """
 
@@ -66,7 +67,9 @@ def tensor_map(x, slices, tokens=TOKENS):
 
 @functools.lru_cache(maxsize=KEPT)
 def encode(address, dtype, shape, strides, slices, tokens, device):
-    """The map of a tensor at an address, strides in elements, for GPU number `device` or for the CPU if None -> bytes."""
+    """The map of a tensor at an address, strides in elements, for GPU number `device` or for the CPU if None ->
+    bytes.
+    """
     B, T, H, D = shape
     width = 128 // dtype.itemsize
     # a stride along an extent of one is never used, and may be anything in torch

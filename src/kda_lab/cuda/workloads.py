@@ -30,9 +30,13 @@ def shape(name):
     found = re.fullmatch(r"(?:T=(?P<T>\d+)|(?P<n>\d+)x(?P<each>\d+)|(?P<parts>\d+(?:\+\d+)+)) H=(?P<H>[1-9]\d*)", name)
     lengths = [int(found["T"])] if found and found["T"] else None
     if found and not lengths:
-        lengths = [int(x) for x in found["parts"].split("+")] if found["parts"] else [int(found["each"])] * int(found["n"])
+        lengths = (
+            [int(x) for x in found["parts"].split("+")] if found["parts"] else [int(found["each"])] * int(found["n"])
+        )
     if not lengths or not sum(lengths):
-        raise ValueError(f"a shape is one of {', '.join(SHAPES)}, or as T=2048 H=12, 4x1024 H=8 or 100+28 H=8; got {name!r}")
+        raise ValueError(
+            f"a shape is one of {', '.join(SHAPES)}, or as T=2048 H=12, 4x1024 H=8 or 100+28 H=8; got {name!r}"
+        )
     several = {} if found["T"] else {"lengths": lengths}
     return dict(T=sum(lengths), H=int(found["H"])) | several
 
@@ -67,7 +71,18 @@ def inputs(generator, T, H, gates, lengths=None, D=D):
     N = len(lengths) if lengths else 1
     bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=generator.device) if lengths else None
     return dict(
-        q=q, k=k, v=v, g=g, beta=torch.randn(1, T, H, **options).bfloat16(), initial_state=torch.randn(N, H, D, D, **options),
-        cu_seqlens=bounds, gate="bounded", lower_bound=-5.0, A_log=A_log, dt_bias=dt_bias, l2norm=True, beta_sigmoid=True,
+        q=q,
+        k=k,
+        v=v,
+        g=g,
+        beta=torch.randn(1, T, H, **options).bfloat16(),
+        initial_state=torch.randn(N, H, D, D, **options),
+        cu_seqlens=bounds,
+        gate="bounded",
+        lower_bound=-5.0,
+        A_log=A_log,
+        dt_bias=dt_bias,
+        l2norm=True,
+        beta_sigmoid=True,
         output_final_state=True,
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""The layer that KDA, Gated DeltaNet and DeltaNet share: projections fused at run time, prefill, and decode over a cache."""
+"""The layer that KDA, Gated DeltaNet and DeltaNet share: projections fused at run time, prefill, and decode over a
+cache.
+"""
 
 import functools
 import math
@@ -6,17 +8,18 @@ import math
 import torch
 from torch.nn import functional
 
-from kda_lab.features import short_convolution
 from kda_lab.layer.cache import Cache, Snapshot, cache_bytes
 from kda_lab.layer.core import gated_norm, remember, split_heads, write_gate
 from kda_lab.layer.step import step
 from kda_lab.ops.contract import Call, check_boundaries, check_cu_seqlens, values_readable
 from kda_lab.ops.prepare import working_dtype
 from kda_lab.ops.run import KERNEL_DIM, kernel_packages
+from kda_lab.parts.features import short_convolution
 
 
 class DeltaRuleLayer(torch.nn.Module):
-    """Hidden states in, hidden states out. A subclass adds its gates and says what it projects; the gate's shape names the rule.
+    """Hidden states in, hidden states out. A subclass adds its gates and says what it projects; the gate's shape names
+    the rule.
 
     Parameters have the names and shapes of flash-linear-attention's layer of the same class name; projections and
     convolutions that read the same input are one product at run time.
@@ -35,12 +38,14 @@ class DeltaRuleLayer(torch.nn.Module):
         HV = num_heads if num_v_heads is None else num_v_heads
         if min(hidden_size, num_heads, HV, K, V) < 1 or conv_size < 2:
             raise ValueError(
-                f"sizes must be positive and conv_size at least 2, got hidden_size = {hidden_size}, num_heads = {num_heads}, "
+                f"sizes must be positive and conv_size at least 2, got hidden_size = {hidden_size}, num_heads = "
+                f"{num_heads}, "
                 f"num_v_heads = {HV}, K = {K}, V = {V}, conv_size = {conv_size}"
             )
         if HV % num_heads:
             raise ValueError(
-                f"num_v_heads must be a multiple of num_heads, got {HV} and {num_heads}; value heads share keys in equal groups"
+                f"num_v_heads must be a multiple of num_heads, got {HV} and {num_heads}; value heads share keys in "
+                "equal groups"
             )
         self.hidden_size, self.num_heads, self.num_v_heads, self.K, self.V = hidden_size, num_heads, HV, K, V
         self.conv_size, self.allow_neg_eigval, self.norm_eps = conv_size, allow_neg_eigval, norm_eps
@@ -53,12 +58,16 @@ class DeltaRuleLayer(torch.nn.Module):
         self.b_proj = linear(hidden_size, HV)
         for name, channels in zip(self.convolutions, (num_heads * K, num_heads * K, HV * V)):
             # only a holder of [channels, 1, w]: the three run as one short_convolution
-            self.add_module(name, torch.nn.Conv1d(channels, channels, conv_size, groups=channels, bias=False, device="meta"))
+            self.add_module(
+                name, torch.nn.Conv1d(channels, channels, conv_size, groups=channels, bias=False, device="meta")
+            )
         self.o_norm = torch.nn.RMSNorm(V, eps=norm_eps, device="meta")
         self.o_proj = linear(HV * V, hidden_size)
 
     def finish(self, generator, device, dtype):
-        """Give the parameters memory and first values: uniform within 1 / sqrt(fan in), norms at one, gates by the subclass."""
+        """Give the parameters memory and first values: uniform within 1 / sqrt(fan in), norms at one, gates by the
+        subclass.
+        """
         self.to_empty(device=device or "cpu").to(dtype or torch.get_default_dtype())
         if self.q_proj.weight.is_meta:
             return
@@ -81,7 +90,9 @@ class DeltaRuleLayer(torch.nn.Module):
         return 2 * self.num_heads * self.K + self.num_v_heads * self.V
 
     def new_cache(self, requests, num_spec=0):
-        """An empty ``Cache`` for this layer, in its dtype and on its device: float32 states, or float64 in a float64 layer."""
+        """An empty ``Cache`` for this layer, in its dtype and on its device: float32 states, or float64 in a float64
+        layer.
+        """
         weight = self.q_proj.weight
         shape = (self.num_v_heads, self.V, self.K)
         return Cache.empty(requests, self.conv_size, self.channels, shape, num_spec, weight.dtype, weight.device)
@@ -99,12 +110,12 @@ class DeltaRuleLayer(torch.nn.Module):
     def fused_weights(self):
         """The weights that run: projections [sum, hidden] and convolutions [D, w], one under the other.
 
-        Where gradients are wanted or present they are put together anew, so that a gradient reaches the parts, and since an
-        optimiser may write to them unseen (a fused one does). Otherwise they are kept until a parameter changes in place, moves
-        or is replaced. Only writing through ``.data`` goes unseen: call ``forget_fused`` then.
+        Where gradients are wanted or present they are put together anew, so that a gradient reaches the parts, and
+        since an optimiser may write to them unseen (a fused one does). Otherwise they are kept until a parameter
+        changes in place, moves or is replaced. Only writing through ``.data`` goes unseen: call ``forget_fused`` then.
 
         >>> from kda_lab.layer import DeltaNet
-        >>> [tuple(w.shape) for w in DeltaNet(8, num_heads=2).fused_weights()]       # 8 + 8 + 8 channels and 2 write gates
+        >>> [tuple(w.shape) for w in DeltaNet(8, num_heads=2).fused_weights()]  # 8 + 8 + 8 channels and 2 write gates
         [(26, 8), (24, 4)]
         """
         linears = [self.get_submodule(name).weight for name in self.projections]
@@ -131,7 +142,9 @@ class DeltaRuleLayer(torch.nn.Module):
         return super().__getstate__() | {"_fused": None}
 
     def project(self, x):
-        """qkv [..., D] before the convolution, beta logits [..., HV], gate and output gate of x [..., hidden]; taps [D, w]."""
+        """qkv [..., D] before the convolution, beta logits [..., HV], gate and output gate of x [..., hidden]; taps [D,
+        w].
+        """
         weight, taps = self.fused_weights()
         sizes = [self.get_submodule(name).out_features for name in self.projections[3:]]
         qkv, beta, *parts = functional.linear(x, weight).split([self.channels, *sizes], -1)
@@ -165,7 +178,9 @@ class DeltaRuleLayer(torch.nn.Module):
         qkv, beta, gate, output_gate, taps = self.project(x)
         before = Snapshot(None, None) if cache is None else cache.snapshot(requests)
         dtype = working_dtype(x)
-        convolve = short_convolution if cu_seqlens is None else functools.partial(ragged_convolution, cu_seqlens=cu_seqlens)
+        convolve = (
+            short_convolution if cu_seqlens is None else functools.partial(ragged_convolution, cu_seqlens=cu_seqlens)
+        )
         state = None if before.window is None else before.window.to(dtype)
         mixed, window = convolve(qkv.to(dtype), taps.to(dtype), state)
         q, k, v = split_heads(mixed.to(x.dtype), (self.num_v_heads, self.V, self.K))
@@ -178,11 +193,12 @@ class DeltaRuleLayer(torch.nn.Module):
 
     @torch.no_grad()
     def decode(self, x, cache, requests=None, num_accepted=None):
-        """Hidden states [R, T, hidden] of one step from x [R, T, hidden]: T = 1, or up to 1 + num_spec tokens to verify.
+        """Hidden states [R, T, hidden] of one step from x [R, T, hidden]: T = 1, or up to 1 + num_spec tokens to
+        verify.
 
-        requests: int [R], or None for all of the cache   num_accepted: int [R], how many tokens of each request's last step
-        stay; 0 leaves a request out of this step: it keeps its state, and its rows of the result are zero. None: what the
-        cache says, which is all of them unless ``cache.accept`` took some back.
+        requests: int [R], or None for all of the cache   num_accepted: int [R], how many tokens of each request's last
+        step stay; 0 leaves a request out of this step: it keeps its state, and its rows of the result are zero. None:
+        what the cache says, which is all of them unless ``cache.accept`` took some back.
         Raises ValueError when x, cache and requests do not fit, or T exceeds 1 + num_spec.
 
         >>> from kda_lab.layer import DeltaNet
@@ -197,7 +213,8 @@ class DeltaRuleLayer(torch.nn.Module):
         at, T = cache.select(requests), x.shape[1]
         if not 1 <= T <= 1 + cache.num_spec:
             raise ValueError(
-                f"a step takes 1 to 1 + num_spec = {1 + cache.num_spec} tokens, got T = {T}; prefill a prompt, or make the "
+                f"a step takes 1 to 1 + num_spec = {1 + cache.num_spec} tokens, got T = {T}; prefill a prompt, or "
+                "make the "
                 "cache with a larger num_spec"
             )
         if num_accepted is not None:
@@ -210,7 +227,9 @@ class DeltaRuleLayer(torch.nn.Module):
         return self.o_proj(y.flatten(-2))
 
     def run_step(self, qkv, beta, gate, output_gate, taps, cache, at, num_accepted):
-        """``step`` with this layer's parameters and the cache's slots; on CUDA the fused kernel, where it can answer."""
+        """``step`` with this layer's parameters and the cache's slots; on CUDA the fused kernel, where it can
+        answer.
+        """
         advance = step
         if qkv.is_cuda and cache.state.dtype == torch.float32 and max(self.K, self.V) <= KERNEL_DIM and not self.K % 4:
             if kernel_packages():
@@ -236,7 +255,9 @@ class DeltaRuleLayer(torch.nn.Module):
         )
 
     def check(self, x, cache, requests, cu_seqlens=None):
-        """Raise ValueError unless x is [B, T, hidden], and the cache is this layer's and holds a request for each sequence."""
+        """Raise ValueError unless x is [B, T, hidden], and the cache is this layer's and holds a request for each
+        sequence.
+        """
         if x.ndim != 3 or x.shape[2] != self.hidden_size:
             raise ValueError(f"x must be [B, T, hidden] with hidden = {self.hidden_size}, got {tuple(x.shape)}")
         N = len(x)
@@ -250,19 +271,26 @@ class DeltaRuleLayer(torch.nn.Module):
         mine = (self.num_v_heads, self.V, self.K, self.channels, self.conv_size)
         its = (*cache.state.shape[1:], cache.conv_state.shape[2], cache.width)
         if mine != its:
-            raise ValueError(f"the cache must be made for HV, V, K, D, w = {mine}, got {its}; use the layer's new_cache")
+            raise ValueError(
+                f"the cache must be made for HV, V, K, D, w = {mine}, got {its}; use the layer's new_cache"
+            )
         at = cache.select(requests)
         if len(at) != N:
-            raise ValueError(f"there must be a request in the cache for each of the {N} sequences, got {len(at)}; pass requests")
+            raise ValueError(
+                f"there must be a request in the cache for each of the {N} sequences, got {len(at)}; pass requests"
+            )
         if requests is not None and values_readable(at) and len(at.unique()) != N:
-            raise ValueError(f"requests must differ, got {at.tolist()}; a request has one state and takes one step at a time")
+            raise ValueError(
+                f"requests must differ, got {at.tolist()}; a request has one state and takes one step at a time"
+            )
 
 
 def ragged_convolution(x, weight, state, cu_seqlens):
-    """``short_convolution`` of N sequences that lie one after the other in x [1, T, D], each behind its own w - 1 inputs.
+    """``short_convolution`` of N sequences that lie one after the other in x [1, T, D], each behind its own w - 1
+    inputs.
 
-    state: [N, w - 1, D] or None for zeros; returns (y [1, T, D], state [N, w - 1, D]). The rows between two sequences carry
-    the second one's window, so one convolution over all rows never looks across. Implements short-convolution.
+    state: [N, w - 1, D] or None for zeros; returns (y [1, T, D], state [N, w - 1, D]). The rows between two sequences
+    carry the second one's window, so one convolution over all rows never looks across. Implements short-convolution.
 
     >>> x, cu = torch.ones(1, 3, 1), torch.tensor([0, 1, 3])
     >>> y, window = ragged_convolution(x, torch.ones(1, 4), None, cu)
@@ -274,10 +302,14 @@ def ragged_convolution(x, weight, state, cu_seqlens):
         state = x.new_zeros(N, h, x.shape[2])
     if not N:
         return torch.zeros_like(x), state
-    sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), torch.arange(T, device=x.device), right=True).clamp(max=N - 1)
+    sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), torch.arange(T, device=x.device), right=True).clamp(
+        max=N - 1
+    )
     token = torch.arange(T, device=x.device) + (sequence + 1) * h  # [T], where each token stands among the rows
     head = cu_seqlens[:-1, None] + torch.arange(N * h, device=x.device).view(N, h)  # [N, h], where each window stands
-    rows = x.new_zeros(T + N * h, x.shape[2]).index_copy(0, token, x[0]).index_copy(0, head.flatten(), state.flatten(0, 1))
+    rows = (
+        x.new_zeros(T + N * h, x.shape[2]).index_copy(0, token, x[0]).index_copy(0, head.flatten(), state.flatten(0, 1))
+    )
     y, _ = short_convolution(rows, weight)
     last = cu_seqlens[1:, None] + torch.arange(N * h, device=x.device).view(N, h)  # [N, h], the last h rows of each
     return y[token][None], rows[last]

@@ -1,4 +1,6 @@
-"""What a request leaves behind in a layer: the last inputs of the convolution and the recurrent state, in slots of two pools."""
+"""What a request leaves behind in a layer: the last inputs of the convolution and the recurrent state, in slots of two
+pools.
+"""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -9,9 +11,11 @@ from kda_lab.ops.contract import values_readable
 
 
 class Bytes(NamedTuple):
-    """Bytes of one request in one layer.   conv: its window   state: one recurrent state   slots: how many states it has.
+    """Bytes of one request in one layer.   conv: its window   state: one recurrent state   slots: how many states it
+    has.
 
-    ``page`` is what a paged server plans for one block, a window and a state; ``total`` is what a ``Cache`` holds for a request.
+    ``page`` is what a paged server plans for one block, a window and a state; ``total`` is what a ``Cache`` holds for a
+    request.
 
     >>> Bytes(conv=18_432, state=524_288, slots=1).page
     542720
@@ -58,9 +62,11 @@ class Snapshot(NamedTuple):
 class Cache:
     """States of N requests in one layer; a kernel works on the pools in place, through the indices.
 
-    conv_state: [slots, w - 1 + k, D], in the layer's dtype   state: [slots, HV, V, K], float32 (float64 in a float64 layer)
-    conv_slots: int32 [N]   state_slots: int32 [N, 1 + k]   num_accepted: int32 [N], at least 1: the state of request n stands in
-    state_slots[n, num_accepted[n] - 1], and its window begins at that row less one. k drafts can be verified in a step.
+    conv_state: [slots, w - 1 + k, D], in the layer's dtype   state: [slots, HV, V, K], float32 (float64 in a float64
+    layer)
+    conv_slots: int32 [N]   state_slots: int32 [N, 1 + k]   num_accepted: int32 [N], at least 1: the state of request n
+    stands in state_slots[n, num_accepted[n] - 1], and its window begins at that row less one. k drafts can be verified
+    in a step.
 
     >>> cache = Cache.empty(2, width=4, channels=24, shape=(1, 8, 8), num_spec=3)
     >>> cache.conv_state.shape, cache.state.shape, cache.bytes.total, cache.nbytes
@@ -156,7 +162,8 @@ class Cache:
         )
 
     def accept(self, num_accepted, requests=None):
-        """Keep the first n tokens of the last step of each of these requests, and take back the others; 0 changes nothing.
+        """Keep the first n tokens of the last step of each of these requests, and take back the others; 0 changes
+        nothing.
 
         num_accepted: int [R]. Raises ValueError for a count below 0 or above the tokens of that step.
 
@@ -171,7 +178,8 @@ class Cache:
         num_accepted = torch.as_tensor(num_accepted, device=self.num_accepted.device).to(self.num_accepted.dtype)
         if num_accepted.shape != at.shape:
             raise ValueError(
-                f"num_accepted must be [R] = {tuple(at.shape)}, got {tuple(num_accepted.shape)}; one count for each request"
+                f"num_accepted must be [R] = {tuple(at.shape)}, got {tuple(num_accepted.shape)}; one count for "
+                "each request"
             )
         if len(at) and values_readable(num_accepted):
             wrong = (num_accepted < 0) | (num_accepted > self.num_accepted[at])

@@ -1,4 +1,6 @@
-"""One KDA layer out of a published checkpoint: Kimi Linear's tensor names, read from safetensors without the other tensors."""
+"""One KDA layer out of a published checkpoint: Kimi Linear's tensor names, read from safetensors without the other
+tensors.
+"""
 
 import json
 from pathlib import Path
@@ -33,10 +35,12 @@ PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model
 def load_checkpoint(path, index, config=None, dtype=None, device=None):
     """A ``KimiDeltaAttention`` with the weights of layer ``index``, counted from 0, of a checkpoint.
 
-    path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json   config: the model's config
-    as a dict, or None to read config.json in that folder; it says what the tensors do not: heads, the gate's floor, eps.
+    path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json   config: the model's
+    config as a dict, or None to read config.json in that folder; it says what the tensors do not: heads, the gate's
+    floor, eps.
     dtype: of the layer (A_log and dt_bias stay float32 at least), None for each tensor as it is stored.
-    Raises FileNotFoundError without weights or config, KeyError for a missing tensor, ValueError for a wrong shape or config.
+    Raises FileNotFoundError without weights or config, KeyError for a missing tensor, ValueError for a wrong shape or
+    config.
 
     >>> load_checkpoint("nowhere", 0, config={})
     Traceback (most recent call last):
@@ -102,7 +106,9 @@ def read_config(path):
     """config.json of the folder that the weights are in."""
     file = (path if path.is_dir() else path.parent) / "config.json"
     if not file.is_file():
-        raise FileNotFoundError(f"{file} is missing; pass config, since tensors do not say which form the decay gate has")
+        raise FileNotFoundError(
+            f"{file} is missing; pass config, since tensors do not say which form the decay gate has"
+        )
     return json.loads(file.read_text())
 
 
@@ -116,7 +122,9 @@ def read_options(config):
     config = config.get("text_config", config)
     linear = config.get("linear_attn_config", {})
     missing = [n for n in ("hidden_size", "rms_norm_eps") if n not in config]
-    missing += [f"linear_attn_config.{n}" for n in ("num_heads", "head_dim", "short_conv_kernel_size") if n not in linear]
+    missing += [
+        f"linear_attn_config.{n}" for n in ("num_heads", "head_dim", "short_conv_kernel_size") if n not in linear
+    ]
     if missing:
         raise ValueError(f"the config must describe a KDA layer as Kimi Linear's does, and lacks {', '.join(missing)}")
     return {
@@ -161,5 +169,7 @@ def fit(x, shape, name):
     """
     squeezed = lambda s: [n for n in s if n != 1]
     if squeezed(x.shape) != squeezed(shape):
-        raise ValueError(f"{name} must be {tuple(shape)} by the config, got {tuple(x.shape)}; check that they belong together")
+        raise ValueError(
+            f"{name} must be {tuple(shape)} by the config, got {tuple(x.shape)}; check that they belong together"
+        )
     return x.reshape(shape)

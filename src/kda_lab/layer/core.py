@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab import ops
-from kda_lab.features import rms_norm
+from kda_lab.parts.features import rms_norm
 
 
 def rule_of(gate):
@@ -38,7 +38,8 @@ def write_gate(logits, allow_neg_eigval=False):
 
 
 def remember(form, q, k, v, gate, beta, S, A_log=None, dt_bias=None, lower_bound=None, cu_seqlens=None):
-    """(o, state after): the rule of ``ops`` in one of its forms, keys and queries brought to unit length, the gate still raw.
+    """(o, state after): the rule of ``ops`` in one of its forms, keys and queries brought to unit length, the gate
+    still raw.
 
     form: "chunk" or "recurrent"   q, k: [B, T, H, K]   v: [B, T, HV, V]   gate: [B, T, HV, K] (kda), [B, T, HV]
     (gated_delta_rule) or None (delta_rule)   beta: [B, T, HV]   S: [N, HV, V, K] or None for zeros.
@@ -55,7 +56,15 @@ def remember(form, q, k, v, gate, beta, S, A_log=None, dt_bias=None, lower_bound
         raw = A_log is not None
         gates = {"g": gate, "use_gate_in_kernel": raw, "A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound}
     return getattr(ops, f"{form}_{rule_of(gate)}")(
-        q, k, v, beta=beta, **gates, initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=cu_seqlens
+        q,
+        k,
+        v,
+        beta=beta,
+        **gates,
+        initial_state=S,
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+        cu_seqlens=cu_seqlens,
     )
 
 

@@ -12,10 +12,12 @@ class KimiDeltaAttention(DeltaRuleLayer):
 
     hidden_size: of x   head_dim: K   expand_v: V / K   num_heads: H   num_v_heads: HV, None for H   conv_size: w
     lower_bound: None for the softplus gate (Kimi Linear), or its floor, as -5.0 (Kimi K3, GLM-5.3-Flash)
-    allow_neg_eigval: write gates in (0, 2)   full_rank_gate: the output gate is one product (Kimi K3)   gate_bias: its bias,
+    allow_neg_eigval: write gates in (0, 2)   full_rank_gate: the output gate is one product (Kimi K3)   gate_bias: its
+    bias,
     which flash-linear-attention has and published checkpoints do not   norm_eps: of the output norm
     generator: a torch.Generator that first values are drawn from, None for torch's own.
-    Raises ValueError when sizes do not fit. Implements gate-bounded, gate-softplus, kda-recurrence (Kimi Linear, section 4).
+    Raises ValueError when sizes do not fit. Implements gate-bounded, gate-softplus, kda-recurrence (Kimi Linear,
+    section 4).
 
     >>> layer = KimiDeltaAttention(64, head_dim=16, num_heads=2, generator=torch.Generator().manual_seed(0))
     >>> cache = layer.new_cache(requests=1)
@@ -24,13 +26,28 @@ class KimiDeltaAttention(DeltaRuleLayer):
     """
 
     def __init__(
-        self, hidden_size=2048, expand_v=1, head_dim=128, num_heads=16, num_v_heads=None, conv_size=4, lower_bound=None,
-        allow_neg_eigval=False, full_rank_gate=False, gate_bias=True, norm_eps=1e-5, generator=None, device=None, dtype=None,
+        self,
+        hidden_size=2048,
+        expand_v=1,
+        head_dim=128,
+        num_heads=16,
+        num_v_heads=None,
+        conv_size=4,
+        lower_bound=None,
+        allow_neg_eigval=False,
+        full_rank_gate=False,
+        gate_bias=True,
+        norm_eps=1e-5,
+        generator=None,
+        device=None,
+        dtype=None,
     ):
         V = whole(head_dim * expand_v, "head_dim * expand_v")
         super().__init__(hidden_size, num_heads, num_v_heads, head_dim, V, conv_size, allow_neg_eigval, norm_eps)
         if lower_bound is not None and not -math.inf < lower_bound < 0:
-            raise ValueError(f"lower_bound must be negative and finite, or None for the softplus gate, got {lower_bound}")
+            raise ValueError(
+                f"lower_bound must be negative and finite, or None for the softplus gate, got {lower_bound}"
+            )
         HV = self.num_v_heads
         self.lower_bound = lower_bound
         self.f_proj = torch.nn.Sequential(linear(hidden_size, V), linear(V, HV * head_dim))
@@ -59,10 +76,11 @@ class KimiDeltaAttention(DeltaRuleLayer):
 
 
 class GatedDeltaNet(DeltaRuleLayer):
-    """Gated DeltaNet as a layer: one decay for each value head, straight from the hidden states, and a swish output gate.
+    """Gated DeltaNet as a layer: one decay for each value head, straight from the hidden states, and a swish output
+    gate.
 
-    Arguments as for ``KimiDeltaAttention``; use_gate: whether there is an output gate   output_gate_activation: "swish" or
-    "sigmoid". Implements gate-softplus, gdn-recurrence (Gated DeltaNet).
+    Arguments as for ``KimiDeltaAttention``; use_gate: whether there is an output gate   output_gate_activation: "swish"
+    or "sigmoid". Implements gate-softplus, gdn-recurrence (Gated DeltaNet).
 
     >>> layer = GatedDeltaNet(64, head_dim=16, num_heads=2, expand_v=2, generator=torch.Generator().manual_seed(0))
     >>> layer(torch.zeros(1, 5, 64)).shape, layer.cache_bytes().state
@@ -70,8 +88,20 @@ class GatedDeltaNet(DeltaRuleLayer):
     """
 
     def __init__(
-        self, hidden_size=2048, expand_v=2, head_dim=256, num_heads=6, num_v_heads=None, use_gate=True, conv_size=4,
-        allow_neg_eigval=False, output_gate_activation="swish", norm_eps=1e-5, generator=None, device=None, dtype=None,
+        self,
+        hidden_size=2048,
+        expand_v=2,
+        head_dim=256,
+        num_heads=6,
+        num_v_heads=None,
+        use_gate=True,
+        conv_size=4,
+        allow_neg_eigval=False,
+        output_gate_activation="swish",
+        norm_eps=1e-5,
+        generator=None,
+        device=None,
+        dtype=None,
     ):
         V = whole(head_dim * expand_v, "head_dim * expand_v")
         super().__init__(hidden_size, num_heads, num_v_heads, head_dim, V, conv_size, allow_neg_eigval, norm_eps)
@@ -111,8 +141,18 @@ class DeltaNet(DeltaRuleLayer):
     activation = "swish"
 
     def __init__(
-        self, hidden_size=1024, expand_k=1.0, expand_v=1.0, num_heads=4, use_gate=False, conv_size=4,
-        allow_neg_eigval=False, norm_eps=1e-5, generator=None, device=None, dtype=None,
+        self,
+        hidden_size=1024,
+        expand_k=1.0,
+        expand_v=1.0,
+        num_heads=4,
+        use_gate=False,
+        conv_size=4,
+        allow_neg_eigval=False,
+        norm_eps=1e-5,
+        generator=None,
+        device=None,
+        dtype=None,
     ):
         K = whole(hidden_size * expand_k / num_heads, "hidden_size * expand_k / num_heads")
         V = whole(hidden_size * expand_v / num_heads, "hidden_size * expand_v / num_heads")

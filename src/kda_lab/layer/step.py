@@ -1,37 +1,55 @@
-"""One decoding step of the layer between its projections, over pools of states: the formula that a fused kernel computes.
+"""One decoding step of the layer between its projections, over pools of states: the formula that a fused kernel
+computes.
 
-R requests, each with T tokens: one, or 1 + k when k drafts are verified. States lie in pools and are reached by indices.
+R requests, each with T tokens: one, or 1 + k when k drafts are verified. States lie in pools and are reached by
+indices.
 
 ``conv_state``  [slots, w - 1 + k, D], the inputs of the convolution as they came in, the newest last
 ``state``       [slots, HV, V, K], one recurrent state a slot
 
-After token t of request r the state stands in slot ``state_slots[r, t]``. The next step is told how many tokens of this one
-were accepted (the token that was known, and a drafts: a + 1): it begins with slot ``state_slots[r, a]``, and its convolution
-reads from row a on. Nothing has to be copied back.
+After token t of request r the state stands in slot ``state_slots[r, t]``. The next step is told how many tokens of this
+one were accepted (the token that was known, and a drafts: a + 1): it begins with slot ``state_slots[r, a]``, and its
+convolution reads from row a on. Nothing has to be copied back.
 """
 
 import torch
 
-from kda_lab.features import short_convolution
 from kda_lab.layer.core import gated_norm, remember, split_heads, write_gate
+from kda_lab.parts.features import short_convolution
 
 
 @torch.no_grad()
 def step(
-    qkv, gate, beta, output_gate, conv_weight, A_log, dt_bias, norm_weight, conv_state, state, conv_slots, state_slots,
-    num_accepted=None, lower_bound=None, eps=1e-5, allow_neg_eigval=False, activation="sigmoid",
+    qkv,
+    gate,
+    beta,
+    output_gate,
+    conv_weight,
+    A_log,
+    dt_bias,
+    norm_weight,
+    conv_state,
+    state,
+    conv_slots,
+    state_slots,
+    num_accepted=None,
+    lower_bound=None,
+    eps=1e-5,
+    allow_neg_eigval=False,
+    activation="sigmoid",
 ):
     """Outputs y [R, T, HV, V] of one step; both pools are updated in place, in slots of requests that take part.
 
     qkv: [R, T, D] projections before the convolution, q | k | v, D = 2 H K + HV V   conv_weight: [D, w]
-    gate: raw, [R, T, HV, K] (kda), [R, T, HV] (gated_delta_rule) or None (delta_rule)   dt_bias, lower_bound: as in ``ops``
+    gate: raw, [R, T, HV, K] (kda), [R, T, HV] (gated_delta_rule) or None (delta_rule)   dt_bias, lower_bound: as in
+    ``ops``
     A_log: [HV], or None where the gate is a log decay already
     beta: [R, T, HV] logits; the write gate is their sigmoid, twice that with allow_neg_eigval
     output_gate: [R, T, HV, V] before its activation, or None   norm_weight: [V]   eps: of the output norm
     conv_slots: [R] integers   state_slots: [R, T or more] integers, no slot twice in a step
     num_accepted: [R] integers n, the step begins with the state in state_slots[r, n - 1]; None means 1 for all.
-    A request with 0, a negative conv_slot or a negative slot to begin with takes no part: nothing of it is read or written, its
-    y is zero. A state whose slot is negative is not stored.
+    A request with 0, a negative conv_slot or a negative slot to begin with takes no part: nothing of it is read or
+    written, its y is zero. A state whose slot is negative is not stored.
 
     Arithmetic is float64 if ``state`` is, else float32, from the convolution to the norm; y has qkv's dtype.
     Rows of ``conv_state`` from w - 2 + T on keep what they had. Implements short-convolution, l2-norm, gate-bounded or
@@ -39,7 +57,8 @@ def step(
 
     >>> one, pools = torch.ones(1, 1, 1, 1), (torch.zeros(2, 3, 3), torch.zeros(2, 1, 1, 1))
     >>> parameters = torch.ones(3, 4), torch.ones(1), None, torch.ones(1)
-    >>> y = step(torch.ones(1, 1, 3), one, 50 * one[0], one, *parameters, *pools, torch.tensor([1]), torch.tensor([[1]]))
+    >>> y = step(torch.ones(1, 1, 3), one, 50 * one[0], one, *parameters, *pools, torch.tensor([1]),
+    ...     torch.tensor([[1]]))
     >>> round(pools[1][1].item(), 3), pools[0][1, :, 0].tolist()    # SiLU(1) under a unit key; the input as it came in
     (0.731, [0.0, 0.0, 1.0])
     """
@@ -70,10 +89,12 @@ def step(
 def convolve(x, weight, conv_state, slots, first, dtype):
     """SiLU of the short convolution of x [P, T, D] behind the rows first..first + w - 2 of its slots, in this dtype.
 
-    Afterwards a slot holds the window without its oldest row, so that reading n rows further on goes n tokens further on.
+    Afterwards a slot holds the window without its oldest row, so that reading n rows further on goes n tokens further
+    on.
 
-    >>> pool = torch.tensor([[[1.0], [2.0], [3.0], [9.0]]])         # w = 4, and a row for a draft, which was not accepted
-    >>> y = convolve(torch.tensor([[[4.0], [5.0]]]), torch.ones(1, 4), pool, torch.tensor([0]), torch.tensor([0]), torch.float32)
+    >>> pool = torch.tensor([[[1.0], [2.0], [3.0], [9.0]]])  # w = 4, and a row for a draft, which was not accepted
+    >>> y = convolve(torch.tensor([[[4.0], [5.0]]]), torch.ones(1, 4), pool, torch.tensor([0]), torch.tensor([0]),
+    ...     torch.float32)
     >>> pool.flatten().tolist()
     [2.0, 3.0, 4.0, 5.0]
     """

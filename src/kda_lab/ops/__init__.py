@@ -6,40 +6,43 @@ For X in kda, gated_delta_rule, delta_rule, linear_attention:
 ``recurrent_X``  token by token, for decoding
 ``naive_X``      token by token in float64 with the code of ``kda_lab.rules``: what the other two are checked against
 
-The three take the same arguments and return the same pair, so that any of them can stand in for another. B sequences of T tokens
-(or N sequences of any lengths in one row), H key heads, HV value heads, K key channels, V value channels.
+The three take the same arguments and return the same pair, so that any of them can stand in for another. B sequences of
+T tokens (or N sequences of any lengths in one row), H key heads, HV value heads, K key channels, V value channels.
 
-================================  ==============================================================================================
+================================  ====================================================================================
 q, k                              [B, T, H, K]; any strides (inputs are never written)
-v                                 [B, T, HV, V], HV a multiple of H: value head hv reads q and k of head hv // (HV // H)
+v                                 [B, T, HV, V], HV a multiple of H: value head hv reads q and k of head hv // (HV //
+                                  H)
 g                                 natural log of the decay, <= 0; -inf clears. [B, T, HV, K] for kda, [B, T, HV] for
                                   gated_delta_rule, absent for the others
 beta                              [B, T, HV], the write gate, 0 to 2; absent for linear_attention
 scale                             multiplies q; None means K^-0.5, 0.0 is a scale
-initial_state                     [N, HV, V, K] float32 (N = B without cu_seqlens), or float64 with float64 inputs; None means zeros
+initial_state                     [N, HV, V, K] float32 (N = B without cu_seqlens), or float64 with float64 inputs;
+                                  None means zeros
 output_final_state                whether the second result is the final state or None
 use_qk_l2norm_in_kernel           q and k are divided by sqrt(sum x^2 + 1e-6) first: a zero key stays zero (l2-norm)
-use_gate_in_kernel                g is the raw gate x: g = lower_bound sigmoid(exp(A_log) (x + dt_bias)) (gate-bounded), or
-                                  -exp(A_log) softplus(x + dt_bias) with lower_bound None (gate-softplus)
-A_log, dt_bias, lower_bound       only with use_gate_in_kernel: [HV]; [HV, K] or [HV K] ([HV] for gated_delta_rule) or None;
-                                  a negative number or None
+use_gate_in_kernel                g is the raw gate x: g = lower_bound sigmoid(exp(A_log) (x + dt_bias))
+                                  (gate-bounded), or -exp(A_log) softplus(x + dt_bias) with lower_bound None
+                                  (gate-softplus)
+A_log, dt_bias, lower_bound       only with use_gate_in_kernel: [HV]; [HV, K] or [HV K] ([HV] for gated_delta_rule) or
+                                  None; a negative number or None
 use_beta_sigmoid_in_kernel        beta holds logits
 cu_seqlens                        int64 [N + 1], boundaries from 0 on, never falling, with B = 1: sequence n is rows
-                                  cu_seqlens[n] to cu_seqlens[n + 1]. Empty sequences keep their state; rows at and after
-                                  cu_seqlens[-1] are not read and their outputs are zero
+                                  cu_seqlens[n] to cu_seqlens[n + 1]. Empty sequences keep their state; rows at and
+                                  after cu_seqlens[-1] are not read and their outputs are zero
 chunk_size                        C, any positive integer; None means 64. The token loops have no chunks and accept it
 dtype                             naive_X only: float64 or float32
-================================  ==============================================================================================
+================================  ====================================================================================
 
-Result: o [B, T, HV, V] in v's dtype, and the final states [N, HV, V, K]. States, and the arithmetic between tokens, are float32,
-or float64 when q, k and v are float64; ``naive_X`` returns both in its ``dtype``. T = 0 works. Everything is differentiable in
-q, k, v, g, beta, A_log, dt_bias and initial_state. The ``chunk_`` forms have a hand-derived backward, which keeps one state a chunk and is
-differentiable once; for second derivatives use ``recurrent_`` or ``naive_``.
+Result: o [B, T, HV, V] in v's dtype, and the final states [N, HV, V, K]. States, and the arithmetic between tokens, are
+float32, or float64 when q, k and v are float64; ``naive_X`` returns both in its ``dtype``. T = 0 works. Everything is
+differentiable in q, k, v, g, beta, A_log, dt_bias and initial_state. The ``chunk_`` forms have a hand-derived backward,
+which keeps one state a chunk and is differentiable once; for second derivatives use ``recurrent_`` or ``naive_``.
 
-Errors: TypeError for wrong types and dtypes, ValueError for wrong shapes, devices and values. On CUDA the checks that read values
-(the sign of g, the order of cu_seqlens) wait for the GPU: ``trusted_values`` skips them, and so does the capture of a CUDA graph.
-A RuntimeWarning (on a CPU only) says when ``beta |k|^2`` leaves 0..2: the delta rule then expands its state, and the result is out of
-contract.
+Errors: TypeError for wrong types and dtypes, ValueError for wrong shapes, devices and values. On CUDA the checks that
+read values (the sign of g, the order of cu_seqlens) wait for the GPU: ``trusted_values`` skips them, and so does the
+capture of a CUDA graph. A RuntimeWarning (on a CPU only) says when ``beta |k|^2`` leaves 0..2: the delta rule then
+expands its state, and the result is out of contract.
 """
 
 from kda_lab.ops.contract import trusted_values

@@ -1,20 +1,24 @@
-"""The chunk form for whole batches, in three stages: what chunks compute alone, the state from chunk to chunk, the outputs.
+"""The chunk form for whole batches, in three stages: what chunks compute alone, the state from chunk to chunk, the
+outputs.
 
-The four rules are one: linear attention and DeltaNet have g = 0, scalar gates have one channel, and without a beta nothing
-is erased (U = V, W = 0). The terms have the names of ``kda_lab.chunk``; decays are exponentials of sums of g <= 0.
+The four rules are one: linear attention and DeltaNet have g = 0, scalar gates have one channel, and without a beta
+nothing is erased (U = V, W = 0). The terms have the names of ``kda_lab.algebra.chunk``; decays are exponentials of sums
+of g <= 0.
 """
 
 from typing import NamedTuple
 
 import torch
 
-from kda_lab import decay, triangular
+from kda_lab.algebra import triangular
+from kda_lab.parts import decay
 
 
 class Local(NamedTuple):
     """What a chunk is before it meets a state; X chunks.
 
-    M: [X, HV, C, C]   Q_in, K_g, W: [X, HV, C, K]   U: [X, HV, C, V]   D: [X, HV, K or 1]; W is None where nothing is erased.
+    M: [X, HV, C, C]   Q_in, K_g, W: [X, HV, C, K]   U: [X, HV, C, V]   D: [X, HV, K or 1]; W is None where nothing is
+    erased.
 
     >>> Local._fields
     ('M', 'Q_in', 'K_g', 'D', 'U', 'W')
@@ -29,7 +33,8 @@ class Local(NamedTuple):
 
 
 def run(problem, C):
-    """Outputs [B, T, HV, V] and final states [N, HV, V, K] of a problem, C tokens at a time.   Implements chunk-by-chunk.
+    """Outputs [B, T, HV, V] and final states [N, HV, V, K] of a problem, C tokens at a time.   Implements
+    chunk-by-chunk.
 
     Third comes what a backward pass needs beside the inputs: the state before each of the X chunks, [X, HV, V, K].
 
@@ -47,7 +52,7 @@ def run(problem, C):
     q, k, v, g, beta = cut_problem(p, rows)
     local = local_terms(q, k, v, g, beta)
     S_in, E, S = pass_states(local, p.S[order], active)
-    O = read_out(local, S_in, E)  # noqa: E741  [X, HV, C, V]
+    O = read_out(local, S_in, E)
     return back_to_tokens(O, rows, p.v.shape[:2]), S[order.argsort()], S_in
 
 
@@ -67,23 +72,26 @@ def layout_of(problem, C):
 
 
 def cut_problem(problem, rows):
-    """The chunks of q, k, v, g and beta, each [X, HV, C, ...]; g as the arithmetic takes it, beta with an axis for channels, or None.
+    """The chunks of q, k, v, g and beta, each [X, HV, C, ...]; g as the arithmetic takes it, beta with an axis for
+    channels, or None.
 
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 2, 1, 1)
-    >>> cut_problem(Problem(one, one, one, -torch.inf * one, None, one, None), torch.tensor([[0, 1]]))[3].flatten().tolist()
+    >>> cut_problem(Problem(one, one, one, -torch.inf * one, None, one, None), torch.tensor([[0,
+    ...     1]]))[3].flatten().tolist()
     [-104.0, -104.0]
     """
     p = problem
-    # exact: the exponential of a sum that contains a gate at the floor is 0 in this dtype, as it is at -inf; and inf - inf cannot occur
+    # exact: the exponential of a sum that contains a gate at the floor is 0 in this dtype, as it is at -inf; and inf -
+    # inf cannot occur
     g = p.g.clamp(min=decay.clear_floor(p.g.dtype))
     beta = None if p.beta is None else cut_into_chunks(p.beta[..., None], rows)
     return *(cut_into_chunks(x, rows) for x in (p.q, p.k, p.v, g)), beta
 
 
 def layout(cu, C, tokens, device):
-    """Which tokens each chunk holds. Sequences go longest first, and chunks by their number within the sequence: the sequences
-    that still have a chunk number t are then the first active[t], and those chunks lie side by side.
+    """Which tokens each chunk holds. Sequences go longest first, and chunks by their number within the sequence: the
+    sequences that still have a chunk number t are then the first active[t], and those chunks lie side by side.
 
     cu: boundaries of N sequences   tokens: how many rows there are; that number, as an index, means a neutral row.
     Returns order [N], active (a list), rows [X, C].
@@ -106,7 +114,8 @@ def layout(cu, C, tokens, device):
 
 
 def cut_into_chunks(x, rows):
-    """Chunks [X, HV, C, D] of x [B, T, HV, D]. Missing rows are zero: such a token neither decays, nor writes, nor reads.
+    """Chunks [X, HV, C, D] of x [B, T, HV, D]. Missing rows are zero: such a token neither decays, nor writes, nor
+    reads.
 
     >>> cut_into_chunks(torch.tensor([5.0, 6.0]).reshape(1, 2, 1, 1), torch.tensor([[0, 1, 2]])).flatten().tolist()
     [5.0, 6.0, 0.0]
@@ -117,7 +126,8 @@ def cut_into_chunks(x, rows):
 
 
 def back_to_tokens(x, rows, batch):
-    """The rows of all tokens, from chunks: the inverse of ``cut_into_chunks``.   x: [X, HV, C, D]   batch: (B, T)   returns [B, T, HV, D].
+    """The rows of all tokens, from chunks: the inverse of ``cut_into_chunks``.   x: [X, HV, C, D]   batch: (B,
+    T)   returns [B, T, HV, D].
 
     >>> x = torch.tensor([5.0, 6.0, 0.0]).reshape(1, 1, 3, 1)
     >>> back_to_tokens(x, torch.tensor([[0, 1, 2]]), (1, 2)).flatten().tolist()
@@ -132,7 +142,8 @@ def back_to_tokens(x, rows, batch):
 
 
 def scores(X, Y, g):
-    """Gamma(X, Y) [..., C, C].   X, Y: [..., C, K]   g: [..., C, K or 1].   Implements decayed-scores, scalar-decay-mask.
+    """Gamma(X, Y) [..., C, C].   X, Y: [..., C, K]   g: [..., C, K or 1].   Implements decayed-scores,
+    scalar-decay-mask.
 
     >>> x = torch.randn(1, 20, 3, dtype=torch.float64)
     >>> g = -torch.rand(1, 20, 1, dtype=torch.float64)
@@ -147,7 +158,8 @@ def scores(X, Y, g):
 
 
 def local_terms(Q, K, V, g, beta):
-    """Stage 1, every chunk at once.   Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]   beta: [X, HV, C, 1] or None.
+    """Stage 1, every chunk at once.   Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]   beta: [X, HV, C,
+    1] or None.
 
     Implements chunk-scores, chunk-readout-scores, chunk-inverse, chunk-inputs, chunk-kg, chunk-u, chunk-w.
 
@@ -198,7 +210,8 @@ def pass_states(local, S, active):
 
 
 def read_out(local, S, E):
-    """Stage 3, every chunk at once: what the queries read from the old state and from their own chunk.   Implements chunk-output.
+    """Stage 3, every chunk at once: what the queries read from the old state and from their own chunk.   Implements
+    chunk-output.
 
     S: [X, HV, V, K]   E: [X, HV, C, V]   returns [X, HV, C, V].
 

@@ -15,7 +15,8 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 class Rule(NamedTuple):
-    """An update rule as ``ops`` sees it: its token step, its gate ("channel", "head" or None), whether it erases (has a beta).
+    """An update rule as ``ops`` sees it: its token step, its gate ("channel", "head" or None), whether it erases (has a
+    beta).
 
     >>> KDA.name, KDA.gate, KDA.delta
     ('kda', 'channel', True)
@@ -122,7 +123,9 @@ def check_tensors(rule, call):
         if x.dtype not in FLOATS:
             raise TypeError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}; convert it first")
         if x.device != call.q.device:
-            raise ValueError(f"all tensors must be on q's device {call.q.device}, got {name} on {x.device}; move it there")
+            raise ValueError(
+                f"all tensors must be on q's device {call.q.device}, got {name} on {x.device}; move it there"
+            )
     if not call.q.dtype == call.k.dtype == call.v.dtype:
         dtypes = f"{call.q.dtype}, {call.k.dtype}, {call.v.dtype}"
         raise TypeError(f"q, k and v must have one dtype, got {dtypes}; convert them to the same")
@@ -143,7 +146,8 @@ def check_sizes(rule, call):
         raise ValueError(f"H, HV, K and V must be at least 1, got H = {H}, HV = {HV}, K = {K}, V = {V}")
     if HV % H:
         raise ValueError(
-            f"v must have a multiple of the heads of q and k, got HV = {HV} and H = {H}; value heads share keys in equal groups"
+            f"v must have a multiple of the heads of q and k, got HV = {HV} and H = {H}; value heads share keys in "
+            "equal groups"
         )
     if rule.delta and call.beta.shape != (B, T, HV):
         got = tuple(call.beta.shape)
@@ -163,7 +167,8 @@ def check_gate(rule, call):
         for name in ("A_log", "dt_bias", "lower_bound"):
             if getattr(call, name) is not None:
                 raise ValueError(
-                    f"{name} was given, but g is taken as a log decay; set use_gate_in_kernel=True for a raw gate, or drop {name}"
+                    f"{name} was given, but g is taken as a log decay; set use_gate_in_kernel=True for a raw gate, "
+                    f"or drop {name}"
                 )
         return
     K, HV = call.q.shape[-1], call.v.shape[2]
@@ -178,7 +183,8 @@ def check_gate(rule, call):
     bound = call.lower_bound
     if bound is not None and not -math.inf < bound < 0:
         raise ValueError(
-            f"lower_bound must be negative and finite, got {bound}; it is the strongest log decay of a token, for example -5.0"
+            f"lower_bound must be negative and finite, got {bound}; it is the strongest log decay of a token, for "
+            "example -5.0"
         )
 
 
@@ -191,12 +197,18 @@ def check_state(call, dtypes):
         dtypes = (torch.float32, torch.float64) if call.q.dtype == torch.float64 else (torch.float32,)
     if S.dtype not in dtypes:
         wanted = " or ".join(map(str, dtypes))
-        raise TypeError(f"initial_state must be {wanted}, got {S.dtype}; convert it, and keep states in that type between calls")
+        raise TypeError(
+            f"initial_state must be {wanted}, got {S.dtype}; convert it, and keep states in that type between calls"
+        )
     N = call.q.shape[0] if call.cu_seqlens is None else call.cu_seqlens.numel() - 1
     HV, V = call.v.shape[2:]
     shape = (N, HV, V, call.q.shape[-1])
     if S.shape != shape:
-        fix = "transpose its last two axes" if S.ndim == 4 and S.mT.shape == shape else "one state for each sequence and value head"
+        fix = (
+            "transpose its last two axes"
+            if S.ndim == 4 and S.mT.shape == shape
+            else "one state for each sequence and value head"
+        )
         raise ValueError(f"initial_state must be [N, HV, V, K] = {shape}, got {tuple(S.shape)}; {fix}")
 
 
@@ -220,11 +232,15 @@ def check_cu_seqlens(call):
     if cu.device != call.q.device:
         raise ValueError(f"cu_seqlens must be on q's device {call.q.device}, got {cu.device}; move it there")
     if call.q.shape[0] != 1:
-        raise ValueError(f"cu_seqlens needs B = 1, got B = {call.q.shape[0]}; put the sequences one after the other along T")
+        raise ValueError(
+            f"cu_seqlens needs B = 1, got B = {call.q.shape[0]}; put the sequences one after the other along T"
+        )
 
 
 def check_values(rule, call):
-    """What only the values tell: the order of cu_seqlens and the sign of g. Reads from the GPU; see ``trusted_values``."""
+    """What only the values tell: the order of cu_seqlens and the sign of g. Reads from the GPU; see
+    ``trusted_values``.
+    """
     if not values_readable(call.q):
         return
     end = call.q.shape[1]
@@ -248,23 +264,30 @@ def check_boundaries(cu, T):
         if b < a:
             raise ValueError(f"cu_seqlens must not decrease, got {a} before {b}; sort the boundaries")
     if cu[-1] > T:
-        raise ValueError(f"cu_seqlens must end within the T = {T} tokens, got {cu[-1]}; pass the tokens of every sequence")
+        raise ValueError(
+            f"cu_seqlens must end within the T = {T} tokens, got {cu[-1]}; pass the tokens of every sequence"
+        )
     return cu[-1]
 
 
 def check_log_decay(low, high, raw=False):
-    """Refuse gates that are not log decays: NaN, above zero, or the decay itself. low, high: smallest and largest value.
+    """Refuse gates that are not log decays: NaN, above zero, or the decay itself. low, high: smallest and largest
+    value.
 
     >>> check_log_decay(0.5, 0.99)
     Traceback (most recent call last):
-    ValueError: g must be <= 0 (log decay), got values from 0.5 to 0.99, which look like the decay itself; pass log(alpha)
+    ValueError: g must be <= 0 (log decay), got values from 0.5 to 0.99, which look like the decay itself; pass
+    log(alpha)
     """
     if math.isnan(high):
         raise ValueError("g must be a number everywhere, got NaN; find the layer that made it")
     if raw or high <= 0:
         return
-    if 0 <= low and high <= 1:
+    if low >= 0 and high <= 1:
         raise ValueError(
-            f"g must be <= 0 (log decay), got values from {low:.3g} to {high:.3g}, which look like the decay itself; pass log(alpha)"
+            f"g must be <= 0 (log decay), got values from {low:.3g} to {high:.3g}, which look like the decay itself; "
+            "pass log(alpha)"
         )
-    raise ValueError(f"g must be <= 0 (log decay), got max {high:.3g}; pass log(alpha), or a raw gate with use_gate_in_kernel=True")
+    raise ValueError(
+        f"g must be <= 0 (log decay), got max {high:.3g}; pass log(alpha), or a raw gate with use_gate_in_kernel=True"
+    )

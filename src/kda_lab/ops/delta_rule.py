@@ -9,8 +9,17 @@ from kda_lab.ops.contract import DELTA_RULE, Call
 
 
 def chunk_delta_rule(
-    q, k, v, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False, cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
@@ -18,15 +27,24 @@ def chunk_delta_rule(
 
     >>> x, beta = torch.ones(1, 2, 1, 1), torch.ones(1, 2, 1)
     >>> v = torch.tensor([5.0, 7.0]).reshape(1, 2, 1, 1)
-    >>> chunk_delta_rule(x, x, v, beta)[0].flatten().tolist()              # the same key twice: the new value replaces the old
+    >>> chunk_delta_rule(x, x, v, beta)[0].flatten().tolist()  # the same key twice: the new value replaces the old
     [5.0, 7.0]
     """
     return run.chunk(DELTA_RULE, Call(**locals()))
 
 
 def recurrent_delta_rule(
-    q, k, v, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False, cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """Token by token, as in decoding; arguments and results of ``chunk_delta_rule``.
 
@@ -38,8 +56,18 @@ def recurrent_delta_rule(
 
 
 def naive_delta_rule(
-    q, k, v, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False, cu_seqlens=None, chunk_size=None, dtype=torch.float64,
+    q,
+    k,
+    v,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    cu_seqlens=None,
+    chunk_size=None,
+    dtype=torch.float64,
 ):
     """The oracle: ``rules.delta`` for each token, in ``dtype``, from which o and the state come back as they are.
 

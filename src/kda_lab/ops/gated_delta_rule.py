@@ -10,15 +10,29 @@ from kda_lab.ops.contract import GATED_DELTA_RULE, Call
 
 
 def chunk_gated_delta_rule(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
     Implements gdn-recurrence by gdn-chunk and chunk-by-chunk.
 
-    >>> x, g, beta = torch.ones(1, 2, 1, 1), torch.tensor([0.0, 0.5]).log().reshape(1, 2, 1), torch.tensor([[[1.0], [0.0]]])
+    >>> x, g, beta = torch.ones(1, 2, 1, 1), torch.tensor([0.0, 0.5]).log().reshape(1, 2, 1), torch.tensor([[[1.0],
+    ...     [0.0]]])
     >>> chunk_gated_delta_rule(x, x, 8 * x, g, beta, initial_state=torch.ones(1, 1, 1, 1))[0].flatten().tolist()
     [8.0, 4.0]
     """
@@ -26,9 +40,22 @@ def chunk_gated_delta_rule(
 
 
 def recurrent_gated_delta_rule(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """Token by token, as in decoding; arguments and results of ``chunk_gated_delta_rule``.
 
@@ -40,9 +67,23 @@ def recurrent_gated_delta_rule(
 
 
 def naive_gated_delta_rule(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None, dtype=torch.float64,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
+    dtype=torch.float64,
 ):
     """The oracle: ``rules.gated_delta`` for each token, in ``dtype``, from which o and the state come back as they are.
 

@@ -1,4 +1,5 @@
-"""The chunk form with its backward pass by hand: ``kda_lab.chunk_backward`` for whole batches, with decays that stay finite.
+"""The chunk form with its backward pass by hand: ``kda_lab.algebra.chunk_backward`` for whole batches, with decays that
+stay finite.
 
 Kept between the passes, beside the inputs: the state before each chunk. All other terms are made again, for every
 chunk at once; only the gradient of the state goes from chunk to chunk, from the last to the first. Every exponent is
@@ -9,18 +10,20 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab import decay, triangular
+from kda_lab.algebra import triangular
 from kda_lab.ops import chunked
 from kda_lab.ops.prepare import Problem
+from kda_lab.parts import decay
 
 
 def run(problem, C):
-    """Outputs [B, T, HV, V] and final states [N, HV, V, K], differentiable once.   Implements chunk-by-chunk, backward-by-chunk.
+    """Outputs [B, T, HV, V] and final states [N, HV, V, K], differentiable once.   Implements chunk-by-chunk,
+    backward-by-chunk.
 
     >>> one = torch.ones(1, 3, 1, 1)
     >>> v = one.clone().requires_grad_()
     >>> o, S = run(Problem(one, one, v, 0 * one, None, torch.zeros(1, 1, 1, 1), None), 2)
-    >>> torch.autograd.grad(o.sum(), v)[0].flatten().tolist()                  # a value is read by its own and by later tokens
+    >>> torch.autograd.grad(o.sum(), v)[0].flatten().tolist()  # a value is read by its own and by later tokens
     [3.0, 2.0, 1.0]
     """
     q, k, v, g, beta, S, cu = problem
@@ -58,12 +61,14 @@ class ChunkForm(torch.autograd.Function):
 
 
 class Once(torch.autograd.Function):
-    """A gradient that depends on its other arguments in a way that nobody has written down: differentiating it is an error.
+    """A gradient that depends on its other arguments in a way that nobody has written down: differentiating it is an
+    error.
 
     >>> x = torch.ones(1, requires_grad=True)
     >>> Once.apply(torch.ones(1), x).backward()
     Traceback (most recent call last):
-    RuntimeError: the chunk form has a first derivative only, got a request for the second; use the recurrent_ or naive_ form
+    RuntimeError: the chunk form has a first derivative only, got a request for the second; use the recurrent_ or naive_
+    form
     """
 
     @staticmethod
@@ -76,7 +81,10 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *_):
-        raise RuntimeError("the chunk form has a first derivative only, got a request for the second; use the recurrent_ or naive_ form")
+        raise RuntimeError(
+            "the chunk form has a first derivative only, got a request for the second; use the recurrent_ or "
+            "naive_ form"
+        )
 
 
 class Kept(NamedTuple):
@@ -142,14 +150,15 @@ def backward(problem, C, S, dO, dS):
     t = terms(Q, K, V, g, beta, S)
     dE, dS_out, dS_in = pass_back(t, dO, dS[order], active)
     dQ, dK, dV, dg, dbeta = of_inputs(t, Q, K, g, beta, S, dO, dE, dS_out)
-    back = lambda x: chunked.back_to_tokens(x, rows, p.v.shape[:2])  # noqa: E731
+    back = lambda x: chunked.back_to_tokens(x, rows, p.v.shape[:2])
     # a gate at the floor is a constant
     dg = back(dg).masked_fill(p.g < decay.clear_floor(p.g.dtype), 0)
     return back(dQ), back(dK), back(dV), dg, None if beta is None else back(dbeta)[..., 0], dS_in[order.argsort()]
 
 
 def pass_back(t, dO, dS, active):
-    """From the last chunks to the first: the adjoint of the residuals, then of the state.   dS: [N, HV, V, K], longest sequence first.
+    """From the last chunks to the first: the adjoint of the residuals, then of the state.   dS: [N, HV, V, K], longest
+    sequence first.
 
     Returns dE [X, HV, C, V], the gradient behind each chunk [X, HV, V, K] and that of the first states [N, HV, V, K].
     Implements backward-residuals, backward-state.
@@ -179,8 +188,8 @@ def pass_back(t, dO, dS, active):
 def of_inputs(t, Q, K, g, beta, S, dO, dE, dS):
     """Gradients of the chunks' inputs, every chunk at once: dQ, dK, dV, dg, dbeta in the shapes of Q, K, V, g, beta.
 
-    dE: [X, HV, C, V]   dS: [X, HV, V, K] behind each chunk.   Implements backward-solve, backward-scores, backward-factors,
-    backward-values, backward-beta, backward-queries, backward-keys, backward-prefix.
+    dE: [X, HV, C, V]   dS: [X, HV, V, K] behind each chunk.   Implements backward-solve, backward-scores,
+    backward-factors, backward-values, backward-beta, backward-queries, backward-keys, backward-prefix.
 
     >>> x = torch.ones(1, 1, 2, 1)
     >>> t = terms(x, x, x, 0 * x, None, 0 * x[:, :, :1])
@@ -213,9 +222,11 @@ def of_inputs(t, Q, K, g, beta, S, dO, dE, dS):
 
 
 def scores_backward(P, X, Y, g, block=decay.BLOCK):
-    """The adjoint of ``chunked.scores`` in X and Y: dX_i = sum_{j<=i} P_ij y_j e^(G_i - G_j), dY_j = sum_{i>=j} P_ij x_i e^(G_i - G_j).
+    """The adjoint of ``chunked.scores`` in X and Y: dX_i = sum_{j<=i} P_ij y_j e^(G_i - G_j), dY_j = sum_{i>=j} P_ij
+    x_i e^(G_i - G_j).
 
-    The same blocks and reference tokens as forward, so that every exponent is at most zero; pairs of tokens on the diagonal.
+    The same blocks and reference tokens as forward, so that every exponent is at most zero; pairs of tokens on the
+    diagonal.
     P: [..., C, C], zero above the diagonal   X, Y: [..., C, K]   g: [..., C, K or 1]   returns dX, dY [..., C, K].
     Implements backward-score-rows, backward-score-columns.
 
@@ -230,7 +241,7 @@ def scores_backward(P, X, Y, g, block=decay.BLOCK):
         P = P * decay.blocked_scores(one, one, g)
         return P @ Y, P.mT @ X
     starts = range(0, C, block)
-    cut = lambda Z: [Z[..., n : n + block, :] for n in starts]  # noqa: E731
+    cut = lambda Z: [Z[..., n : n + block, :] for n in starts]
     Xb, Yb, gb = cut(X), cut(Y), cut(g)
     local = [decay.prefix_sums(x) for x in gb]
     later = [decay.later_sums(x) for x in gb]

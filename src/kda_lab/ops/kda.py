@@ -9,9 +9,22 @@ from kda_lab.ops.contract import KDA, Call
 
 
 def chunk_kda(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
@@ -20,16 +33,29 @@ def chunk_kda(
     >>> q = k = torch.nn.functional.normalize(torch.ones(1, 4, 1, 2), dim=-1)
     >>> v, g, beta = torch.ones(1, 4, 1, 3), torch.full((1, 4, 1, 2), -0.5), torch.ones(1, 4, 1)
     >>> o, S = chunk_kda(q, k, v, g, beta, scale=1.0, output_final_state=True)
-    >>> o.shape, S.shape, o[0, :, 0, 0].round(decimals=4).tolist()        # beta = 1 and unit keys: what was written is read
+    >>> o.shape, S.shape, o[0, :, 0, 0].round(decimals=4).tolist()  # beta = 1 and unit keys: what was written is read
     (torch.Size([1, 4, 1, 3]), torch.Size([1, 1, 3, 2]), [1.0, 1.0, 1.0, 1.0])
     """
     return run.chunk(KDA, Call(**locals()))
 
 
 def recurrent_kda(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
 ):
     """Token by token, as in decoding; arguments and results of ``chunk_kda``.
 
@@ -45,13 +71,28 @@ def recurrent_kda(
 
 
 def naive_kda(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None, dtype=torch.float64,
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
+    dtype=torch.float64,
 ):
     """The oracle: ``rules.kda`` for each token, in ``dtype``, from which o and the state come back as they are.
 
-    >>> x, g, beta = torch.ones(1, 2, 1, 1), torch.tensor([0.0, -torch.inf]).reshape(1, 2, 1, 1), torch.tensor([[[1.0], [0.0]]])
+    >>> x, g, beta = torch.ones(1, 2, 1, 1), torch.tensor([0.0, -torch.inf]).reshape(1, 2, 1, 1),
+    ...     torch.tensor([[[1.0], [0.0]]])
     >>> naive_kda(x, x, x, g, beta)[0].flatten().tolist()                  # -inf clears the channel
     [1.0, 0.0]
     """

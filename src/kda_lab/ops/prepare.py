@@ -1,16 +1,19 @@
-"""From the arguments of a call to what the recurrences take: one dtype, gates and norms applied, q scaled, a key for each value head."""
+"""From the arguments of a call to what the recurrences take: one dtype, gates and norms applied, q scaled, a key for
+each value head.
+"""
 
 import warnings
 from typing import NamedTuple
 
 import torch
 
-from kda_lab.decay import bounded_gate, softplus_gate
-from kda_lab.features import l2_normalise
+from kda_lab.parts.decay import bounded_gate, softplus_gate
+from kda_lab.parts.features import l2_normalise
 
 
 class Problem(NamedTuple):
-    """q (scaled), k: [B, T, HV, K]   v: [B, T, HV, V]   g: [B, T, HV, K], or [B, T, HV, 1] for one decay a head (0: none)
+    """q (scaled), k: [B, T, HV, K]   v: [B, T, HV, V]   g: [B, T, HV, K], or [B, T, HV, 1] for one decay a head (0:
+    none)
     beta: [B, T, HV] or None   S: [N, HV, V, K]   cu: list of N + 1 boundaries, or None for B sequences of T tokens.
 
     >>> Problem._fields
@@ -66,7 +69,8 @@ def prepare(rule, call, dtype):
 
 
 def log_decays(rule, call, end, dtype):
-    """g of the first ``end`` tokens in this dtype, the channel axis always there.   Implements gate-bounded, gate-softplus.
+    """g of the first ``end`` tokens in this dtype, the channel axis always there.   Implements gate-bounded,
+    gate-softplus.
 
     >>> from kda_lab.ops.contract import Call, GATED_DELTA_RULE
     >>> x = torch.zeros(1, 3, 2, 4)

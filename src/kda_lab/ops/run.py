@@ -1,4 +1,6 @@
-"""Who answers a call: the CUDA kernel, the chunk form, the token loop in working precision, or the token loop as an oracle."""
+"""Who answers a call: the CUDA kernel, the chunk form, the token loop in working precision, or the token loop as an
+oracle.
+"""
 
 import functools
 import warnings
@@ -24,7 +26,9 @@ def chunk(rule, call):
 
 
 def recurrent(rule, call):
-    """The token loop in float32, or float64 for float64 inputs; on CUDA one token is the decode kernel, where it can answer."""
+    """The token loop in float32, or float64 for float64 inputs; on CUDA one token is the decode kernel, where it can
+    answer.
+    """
     check(rule, call)
     if decode_answers(rule, call):
         return on_decode_kernel(rule, call)
@@ -81,7 +85,7 @@ def kernel_packages():
     """Whether the packages that compile and launch CUDA source are installed; says once if they are not."""
     try:
         import cuda.bindings.driver
-        import cuda.core  # noqa: F401
+        import cuda.core
     except ImportError as error:
         warnings.warn(
             f"the CUDA kernels need cuda-core and NVRTC, and {error.name} is missing; "
@@ -122,7 +126,9 @@ def in_kernel_words(rule, call):
 
 
 def on_kernel(rule, call):
-    """The answer of a chunk kernel of ``kda_lab.cuda``: the Hopper kernel's where it can answer, else the readable one's."""
+    """The answer of a chunk kernel of ``kda_lab.cuda``: the Hopper kernel's where it can answer, else the readable
+    one's.
+    """
     from kda_lab.cuda import chunk, hopper
 
     tensors, options = in_kernel_words(rule, call)
@@ -132,7 +138,9 @@ def on_kernel(rule, call):
 
 
 def on_decode_kernel(rule, call):
-    """One token of each row in the words of ``kda_lab.cuda.decode``: the caller's state is copied into a pool of B slots."""
+    """One token of each row in the words of ``kda_lab.cuda.decode``: the caller's state is copied into a pool of B
+    slots.
+    """
     from kda_lab.cuda.decode import decode_core
 
     q, v, S = call.q, call.v, call.initial_state

@@ -13,7 +13,8 @@ def run(rule, problem):
     >>> from kda_lab.ops.contract import LINEAR_ATTENTION
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 3, 1, 1)
-    >>> run(LINEAR_ATTENTION, Problem(one, one, one, 0 * one, None, torch.zeros(1, 1, 1, 1), None))[0].flatten().tolist()
+    >>> run(LINEAR_ATTENTION, Problem(one, one, one, 0 * one, None, torch.zeros(1, 1, 1, 1),
+    ...     None))[0].flatten().tolist()
     [1.0, 2.0, 3.0]
     """
     p = problem

@@ -17,7 +17,8 @@ class Verdicts(list):
 
     def _repr_html_(self):
         rows = "".join(
-            f"<tr><td><code>{v.slug}</code></td><td>{badge(v.level)}</td><td>{escape(v.engine)}: {escape(v.sizes)}</td><td>{mutants(v)}</td></tr>"
+            f"<tr><td><code>{v.slug}</code></td><td>{badge(v.level)}</td><td>{escape(v.engine)}: "
+            f"{escape(v.sizes)}</td><td>{mutants(v)}</td></tr>"
             for v in self
         )
         head = "<tr><th>equation</th><th>level</th><th>tried on</th><th>mistakes rejected</th></tr>"

@@ -1,8 +1,8 @@
 """Three number systems in which one claim is tried: polynomials, a finite field, floating point.
 
-A claim is a function ``claim(x, subject)`` that yields pairs (left, right). ``x`` holds the inputs as arrays, made by an
-engine from a shape declaration such as ``"q:C,K k:C,K v:C,V beta:C S:V,K"``; ``subject`` is the implementation on trial.
-The engine decides when two sides are equal: exactly, except in floating point.
+A claim is a function ``claim(x, subject)`` that yields pairs (left, right). ``x`` holds the inputs as arrays, made by
+an engine from a shape declaration such as ``"q:C,K k:C,K v:C,V beta:C S:V,K"``; ``subject`` is the implementation on
+trial. The engine decides when two sides are equal: exactly, except in floating point.
 """
 
 import itertools
@@ -52,7 +52,7 @@ def _unequal_entry(left, right):
     if left.shape != right.shape:
         raise Disagreement(f"shapes differ: {left.shape} and {right.shape}")
     for index in np.ndindex(*left.shape):
-        if not (left[index] - right[index]) == 0:
+        if left[index] - right[index] != 0:
             return index
     return None
 
@@ -99,7 +99,7 @@ class Field:
 
         field = GF(PRIME, symmetric=False)
         rng = np.random.default_rng(self.seed)
-        make = lambda: field(int(rng.integers(1, PRIME)))  # noqa: E731
+        make = lambda: field(int(rng.integers(1, PRIME)))
         return SimpleNamespace(**{n: _fill(s, make) for n, s in parse_shapes(declaration, sizes).items()})
 
     def compare(self, left, right):
@@ -109,7 +109,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Real:
-    """torch float64. Names that start with ``alpha``, ``gamma``, ``w`` or ``a_`` are decays in (0, 1); ``beta`` is in (0, 2).
+    """torch float64. Names that start with ``alpha``, ``gamma``, ``w`` or ``a_`` are decays in (0, 1); ``beta`` is in
+    (0, 2).
 
     weak: decays in (0.9, 1), so that far tokens count; else in (0.2, 1).   tolerance: relative to the larger side;
     1e-10 leaves five digits for the growth of rounding errors over a few hundred operations (a wrong term costs 1e-2).
@@ -136,7 +137,10 @@ class Real:
             elif name.startswith("beta"):
                 out[name] = 0.1 + 1.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
             else:
-                out[name] = torch.randn(shape, generator=generator, dtype=torch.float64) / max(1, shape[-1] if shape else 1) ** 0.5
+                out[name] = (
+                    torch.randn(shape, generator=generator, dtype=torch.float64)
+                    / max(1, shape[-1] if shape else 1) ** 0.5
+                )
         return SimpleNamespace(**out)
 
     def compare(self, left, right):

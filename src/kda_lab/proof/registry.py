@@ -99,7 +99,7 @@ def variant(function, *patches, **extra):
     patches: (old, new) pairs; each old must occur exactly once, so that a mutant cannot outlive the line that it
     changes (ValueError).   extra: names that the new lines use.
 
-    >>> from kda_lab import triangular
+    >>> from kda_lab.algebra import triangular
     >>> import numpy as np
     >>> wrong = variant(triangular.merge, ("return -(", "return ("))
     >>> wrong(np.array([[1]]), np.array([[2]]), np.array([[1]]))
@@ -119,14 +119,16 @@ def variant(function, *patches, **extra):
 def wrong(function, name, *patches, **extra):
     """A mutant of a function: its own source with one mistake. Arguments as for ``variant``.
 
-    >>> from kda_lab import triangular
+    >>> from kda_lab.algebra import triangular
     >>> wrong(triangular.merge, "the sign", ("return -(", "return (")).name
     'the sign'
     """
     return Mutant(name, variant(function, *patches, **extra))
 
 
-def polynomial(slug, sentence, source, *, shapes, claim, subject, mutants, ring=(), field_sizes=(), real=(), tolerance=1e-10):
+def polynomial(
+    slug, sentence, source, *, shapes, claim, subject, mutants, ring=(), field_sizes=(), real=(), tolerance=1e-10
+):
     """An equation between polynomials: one claim, tried as polynomials, over a finite field and in float64.
 
     ring, field_sizes, real: dicts of sizes. With ring sizes the level is "proved" (for those sizes; value rows and
@@ -153,7 +155,9 @@ def polynomial(slug, sentence, source, *, shapes, claim, subject, mutants, ring=
     if not exact:
         return Equation(slug, sentence, source, "checked", numeric, None, subject, tuple(mutants))
     engine = "+".join(dict.fromkeys(e.name for e, _ in exact))
-    return Equation(slug, sentence, source, "proved", Check(engine, label(exact), runner(exact)), numeric, subject, tuple(mutants))
+    return Equation(
+        slug, sentence, source, "proved", Check(engine, label(exact), runner(exact)), numeric, subject, tuple(mutants)
+    )
 
 
 def rejected_by(equation, subject):

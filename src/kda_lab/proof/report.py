@@ -33,7 +33,8 @@ def line(v):
     'ok    twice                          proved   ring                   1/1      0.25 s'
     """
     rejected = sum(by is not None for _, by in v.mutants)
-    text = f"{'ok' if v.ok else 'FAIL':5s} {v.slug:30s} {v.level:8s} {v.engine:20s} {rejected:3d}/{len(v.mutants):<3d} {v.seconds:7.2f} s"
+    told = f"{'ok' if v.ok else 'FAIL':5s} {v.slug:30s} {v.level:8s} {v.engine:20s}"
+    text = f"{told} {rejected:3d}/{len(v.mutants):<3d} {v.seconds:7.2f} s"
     if not v.holds:
         text += f"\n      does not hold: {v.failure}"
     for name, by in v.mutants:
@@ -51,7 +52,8 @@ def summary(verdicts):
     mutants = [by for v in verdicts for _, by in v.mutants]
     return (
         f"{sum(v.holds for v in verdicts)} of {len(verdicts)} equations hold, "
-        f"{sum(by is not None for by in mutants)} of {len(mutants)} mutants rejected, {sum(v.seconds for v in verdicts):.1f} s"
+        f"{sum(by is not None for by in mutants)} of {len(mutants)} mutants rejected, "
+        f"{sum(v.seconds for v in verdicts):.1f} s"
     )
 
 

@@ -1,17 +1,20 @@
-"""Serving a hybrid model: what its layers keep, which states are worth keeping, and a simulator that agrees with a real server.
+"""Serving a hybrid model: what its layers keep, which states are worth keeping, and a simulator that agrees with a real
+server.
 
 Planning, in bytes:
-``specs`` what a layer keeps · ``groups`` layers that share a block id · ``layout`` addresses · ``config``, ``plan`` from a
-published config to blocks that fit · ``costs`` what policies cost.
+``specs`` what a layer keeps · ``groups`` layers that share a block id · ``layout`` addresses · ``config``, ``plan``
+from a published config to blocks that fit · ``costs`` what policies cost.
 
 Simulating, in blocks, by the rules of vLLM 0.32.0:
-``hashes`` keys of prefixes · ``pool`` references and eviction · ``chunking`` where chunks end · ``retention`` which states are
-kept · ``tables``, ``attention``, ``state``, ``ring`` the managers of block tables · ``coordinator`` the joint hit ·
+``hashes`` keys of prefixes · ``pool`` references and eviction · ``chunking`` where chunks end · ``retention`` which
+states are kept · ``tables``, ``attention``, ``state``, ``ring`` the managers of block tables · ``coordinator`` the
+joint hit ·
 ``scheduler`` the order inside a step · ``speculation`` slots of drafted tokens.
 
 Checking, in numbers:
-``tinymodel``, ``reference`` a model that runs with and without a cache · ``worker``, ``checks`` real states in every block,
-compared bit by bit · ``engine`` all of it together · ``timeline`` a run as plain data · ``traces``, ``replay`` against a real
-scheduler · ``properties``, ``fuzz`` on random traffic · ``scenarios``, ``faults`` what breaks without a rule ·
+``tinymodel``, ``reference`` a model that runs with and without a cache · ``worker``, ``checks`` real states in every
+block, compared bit by bit · ``engine`` all of it together · ``timeline`` a run as plain data · ``traces``, ``replay``
+against a real scheduler · ``properties``, ``fuzz`` on random traffic · ``scenarios``, ``faults`` what breaks without a
+rule ·
 ``workload`` chats that share prompts, in tokens alone.
 """

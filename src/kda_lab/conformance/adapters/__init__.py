@@ -45,7 +45,12 @@ class Implementation(NamedTuple):
             named["initial_state"] = S.mT.contiguous()
         tensors = [named.pop(name) for name in TENSORS[self.rule]]
         result = self.function(*tensors, **named)
-        if self.layout == "kv" and isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], torch.Tensor):
+        if (
+            self.layout == "kv"
+            and isinstance(result, tuple)
+            and len(result) == 2
+            and isinstance(result[1], torch.Tensor)
+        ):
             return result[0], result[1].mT
         return result
 
@@ -53,8 +58,9 @@ class Implementation(NamedTuple):
 def wrap(function, rule="kda", capabilities=None, device="cpu", layout=None, name=None):
     """An Implementation from a function.
 
-    capabilities: words as for ``capabilities.parse``; they change what the function's own attribute ``capabilities`` says, if it
-    has one. Features for which its signature has no parameter are missing. layout: "vk", "kv", or what its attribute
+    capabilities: words as for ``capabilities.parse``; they change what the function's own attribute ``capabilities``
+    says, if it has one. Features for which its signature has no parameter are missing. layout: "vk", "kv", or what its
+    attribute
     ``state_layout`` says, else "vk".
 
     >>> def mine(q, k, v, g, beta, initial_state=None, output_final_state=False): ...
@@ -72,12 +78,15 @@ def wrap(function, rule="kda", capabilities=None, device="cpu", layout=None, nam
     if parameters(function) is not None:
         # no declaration gives a function a parameter that it does not have
         found = found._replace(missing=found.missing | from_signature(function))
-    name = name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__name__)}"
+    name = (
+        name or f"{getattr(function, '__module__', '?')}:{getattr(function, '__qualname__', type(function).__name__)}"
+    )
     return Implementation(name, function, rule, found, device, layout)
 
 
 def libraries(function):
-    """Versions of the libraries that an implementation uses, by name: what its attribute ``libraries``, a function, returns.
+    """Versions of the libraries that an implementation uses, by name: what its attribute ``libraries``, a function,
+    returns.
 
     What fails in it costs no case: {} then.
 
@@ -93,7 +102,8 @@ def libraries(function):
 
 
 def versions(*packages):
-    """The versions of installed packages by name; "not installed" for the others, also for modules without a package's metadata.
+    """The versions of installed packages by name; "not installed" for the others, also for modules without a package's
+    metadata.
 
     >>> versions("a-package-that-is-not-there")
     {'a-package-that-is-not-there': 'not installed'}
@@ -143,7 +153,9 @@ def from_package(name):
     except ModuleNotFoundError as error:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
-            raise ValueError(f"there is no module {name}; install it, or run from the directory that holds it") from None
+            raise ValueError(
+                f"there is no module {name}; install it, or run from the directory that holds it"
+            ) from None
         raise ValueError(f"{name} needs the package {missing}, which is not installed") from None
     except Exception as error:
         raise ValueError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

@@ -1,8 +1,9 @@
 """flash-linear-attention (checked against the signatures of 0.6.0), which stores states K first.
 
-Run with ``--impl kda_lab.conformance.adapters.fla:chunk_kda --device cuda --caps sizes=128x128``: Triton tunes for minutes for
-each head size and number of heads. ``untuned_chunk_kda`` and ``untuned_recurrent_kda`` run each kernel in one fixed configuration
-instead. The recurrence is the same; tile sizes and the number of warps are not, and with them the order of summation and the last
+Run with ``--impl kda_lab.conformance.adapters.fla:chunk_kda --device cuda --caps sizes=128x128``: Triton tunes for
+minutes for each head size and number of heads. ``untuned_chunk_kda`` and ``untuned_recurrent_kda`` run each kernel in
+one fixed configuration instead. The recurrence is the same; tile sizes and the number of warps are not, and with them
+the order of summation and the last
 digits: the verdicts are those of that configuration. Needs the packages ``flash-linear-attention`` and ``fla-core``.
 """
 
@@ -13,10 +14,23 @@ from kda_lab.conformance.adapters import versions
 
 
 def chunk_kda(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None,
-    cu_seqlens=None, chunk_size=None,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+    chunk_size=None,
+):
     """``fla.ops.kda.chunk_kda``. A lower bound is only a bound with ``safe_gate``; its chunks have 32 or 64 tokens."""
     from fla.ops.kda import chunk_kda as function
 
@@ -24,26 +38,61 @@ def chunk_kda(
     if chunk_size is not None:
         options["chunk_size"] = chunk_size
     return function(
-        q, k, v, g, beta, scale=scale, initial_state=initial_state, output_final_state=output_final_state,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, use_gate_in_kernel=use_gate_in_kernel,
-        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, safe_gate=lower_bound is not None, lower_bound=lower_bound,
-        cu_seqlens=cu_seqlens, **options,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        g,
+        beta,
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        safe_gate=lower_bound is not None,
+        lower_bound=lower_bound,
+        cu_seqlens=cu_seqlens,
+        **options,
+    )
 
 
 def fused_recurrent_kda(
-    q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, A_log=None, dt_bias=None, lower_bound=None, cu_seqlens=None,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    g,
+    beta,
+    scale=None,
+    initial_state=None,
+    output_final_state=False,
+    use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False,
+    use_beta_sigmoid_in_kernel=False,
+    A_log=None,
+    dt_bias=None,
+    lower_bound=None,
+    cu_seqlens=None,
+):
     """``fla.ops.kda.fused_recurrent_kda``: the token loop in one kernel, forward only."""
     from fla.ops.kda import fused_recurrent_kda as function
 
     return function(
-        q, k, v, g, beta, A_log=A_log, dt_bias=flat(dt_bias), scale=scale, initial_state=initial_state,
-        output_final_state=output_final_state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
-        use_gate_in_kernel=use_gate_in_kernel, use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel, lower_bound=lower_bound,
+        q,
+        k,
+        v,
+        g,
+        beta,
+        A_log=A_log,
+        dt_bias=flat(dt_bias),
+        scale=scale,
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+        use_gate_in_kernel=use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel=use_beta_sigmoid_in_kernel,
+        lower_bound=lower_bound,
         cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+    )
 
 
 @functools.cache
@@ -92,12 +141,15 @@ def libraries():
 
 
 def untuned_libraries():
-    """The same without tuning, which must be off before the package is loaded: its kernels choose when they are defined."""
+    """The same without tuning, which must be off before the package is loaded: its kernels choose when they are
+    defined.
+    """
     without_tuning()
     return libraries()
 
 
-# no check reads values on a GPU, and neither kernel promises that shapes that do not fit are errors: the chunk form asserts some
+# no check reads values on a GPU, and neither kernel promises that shapes that do not fit are errors: the chunk form
+# asserts some
 for function in (chunk_kda, fused_recurrent_kda, untuned_chunk_kda, untuned_recurrent_kda):
     function.state_layout = "kv"
     function.capabilities = "no-value-checks, no-shape-checks"

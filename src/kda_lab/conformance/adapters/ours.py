@@ -66,7 +66,8 @@ def cuda_kda(q, k, v, g, beta, **options):
     >>> x = torch.ones(1, 2, 1, 1)
     >>> cuda_kda(x, x, x, 0 * x, x[..., 0])
     Traceback (most recent call last):
-    NotImplementedError: the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no gradients
+    NotImplementedError: the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no
+    gradients
     """
     # here, as below, so that a record depends on the kernel that it ran and on no other
     from kda_lab.cuda import chunk
@@ -83,7 +84,8 @@ def cuda_kda(q, k, v, g, beta, **options):
 
 
 def hopper_kda(q, k, v, g, beta, segments=None, **options):
-    """The Hopper kernel itself, behind the checks of ``ops``; refuses what it does not answer. On a CPU its source, slowly.
+    """The Hopper kernel itself, behind the checks of ``ops``; refuses what it does not answer. On a CPU its source,
+    slowly.
 
     segments: of ``hopper.kda_hopper_forward``.
 
@@ -99,7 +101,9 @@ def hopper_kda(q, k, v, g, beta, segments=None, **options):
     tensors, options = run.in_kernel_words(KDA, call)
     if reason := hopper.unsupported(*tensors, **options):
         raise NotImplementedError(reason)
-    if call.chunk_size or torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call):
+    if call.chunk_size or (
+        torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call)
+    ):
         raise NotImplementedError("the Hopper kernel takes 16 tokens a step and no other number, and has no gradients")
     return hopper.kda_hopper_forward(*tensors, segments=segments, **options)
 
@@ -132,7 +136,9 @@ def decode_kda(q, k, v, g, beta, initial_state=None, output_final_state=False, c
     S = initial_state
     if S is None:
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        S = torch.zeros(B if cu_seqlens is None else len(cu_seqlens) - 1, *v.shape[2:], q.shape[-1], dtype=wide, device=q.device)
+        S = torch.zeros(
+            B if cu_seqlens is None else len(cu_seqlens) - 1, *v.shape[2:], q.shape[-1], dtype=wide, device=q.device
+        )
     S = S.clone()
     if cu_seqlens is None:
         rows = []
@@ -152,11 +158,14 @@ def decode_kda(q, k, v, g, beta, initial_state=None, output_final_state=False, c
 
 
 def one_token(q, k, v, g, beta, S, options):
-    """(o, state) after one token of each row, by the decode kernel on a GPU. Raises NotImplementedError where it does not answer."""
+    """(o, state) after one token of each row, by the decode kernel on a GPU. Raises NotImplementedError where it does
+    not answer.
+    """
     call = Call(q, k, v, g, beta, initial_state=S, output_final_state=True, **options)
     if q.is_cuda and not run.decode_answers(KDA, call):
         raise NotImplementedError(
-            "the decode kernel takes no such call; it needs K and V up to 128, K a multiple of 4, no float64, no gradients"
+            "the decode kernel takes no such call; it needs K and V up to 128, K a multiple of 4, no float64, no "
+            "gradients"
         )
     return ops.recurrent_kda(q, k, v, g, beta, initial_state=S, output_final_state=True, **options)
 
@@ -170,6 +179,9 @@ for function in (cuda_kda, hopper_kda, hopper_in_segments_kda, decode_kda):
     function.libraries = libraries
 cuda_kda.capabilities = "no-backward, no-chunk-size, dtype=float32+float16+bfloat16"
 decode_kda.capabilities = "no-backward, dtype=float32+float16+bfloat16"
-# the copy engine reads dense channels at multiples of 16 bytes: the slices of a fused projection it reads, but not any strides
-hopper_kda.capabilities = "sizes=128x128+64x64+64x128+128x64, dtype=bfloat16, chunk=16, no-backward, no-chunk-size, no-strides"
+# the copy engine reads dense channels at multiples of 16 bytes: the slices of a fused projection it reads, but not any
+# strides
+hopper_kda.capabilities = (
+    "sizes=128x128+64x64+64x128+128x64, dtype=bfloat16, chunk=16, no-backward, no-chunk-size, no-strides"
+)
 hopper_in_segments_kda.capabilities = hopper_kda.capabilities

@@ -3,12 +3,15 @@
 import torch
 
 from kda_lab.conformance import clauses
-from kda_lab.conformance.bench import verdict_of
 from kda_lab.conformance.case import case
+from kda_lab.conformance.judge.examiner import verdict_of
 
 
 @case(
-    "device", input="T=70, captured once, replayed after the inputs changed in place", clause=clauses.FUNCTION, needs="cuda graph"
+    "device",
+    input="T=70, captured once, replayed after the inputs changed in place",
+    clause=clauses.FUNCTION,
+    needs="cuda graph",
 )
 def a_captured_graph_replays_on_new_values(bench):
     """An answer or a preprocessing that is computed on the host, or only in the first call."""

@@ -51,9 +51,11 @@ def gates_below_the_usual_bound(bench):
     needs="given-gate",
 )
 def gates_just_beyond_the_usual_bound(bench):
-    """A gate held at a bound of -5.x, or a reciprocal of the decays of 16 tokens, which overflows from -5.55 a token on.
+    """A gate held at a bound of -5.x, or a reciprocal of the decays of 16 tokens, which overflows from -5.55 a token
+    on.
 
-    Beside writes of size 1 the difference of e^-5.4 and e^-5 is half a bf16 rounding; of a large state it is half of what is left.
+    Beside writes of size 1 the difference of e^-5.4 and e^-5 is half a bf16 rounding; of a large state it is half of
+    what is left.
     """
     for g in (-5.4, -5.6, -5.8):
         named = constant(bench, bench.chunk + 6, g)
@@ -74,7 +76,13 @@ def extreme_gates(bench):
     bench.right(named)
 
 
-@case("gates", input="g=-inf at single tokens and channels, and everywhere", clause=clauses.CLEAR, ops=GATED, needs="given-gate")
+@case(
+    "gates",
+    input="g=-inf at single tokens and channels, and everywhere",
+    clause=clauses.CLEAR,
+    ops=GATED,
+    needs="given-gate",
+)
 def a_gate_of_minus_infinity_clears(bench):
     """-inf minus -inf: a cleared channel turns to nan, or the token that clears it is lost."""
     named = bench.make(70, gates="weak")
@@ -97,22 +105,38 @@ def gates_of_zero(bench):
     bench.right(constant(bench, bench.chunk + 6, 0.0))
 
 
-@case("gates", input="channels of g between -1e-4 and -5 in one head", clause=clauses.GATE, ops=("kda",), needs="given-gate")
+@case(
+    "gates",
+    input="channels of g between -1e-4 and -5 in one head",
+    clause=clauses.GATE,
+    ops=("kda",),
+    needs="given-gate",
+)
 def channels_keep_their_own_clocks(bench):
     """One decay for all channels of a head: the mean, the first, or that of another channel."""
     named = bench.make(70)
     K = named["g"].shape[-1]
     rates = torch.logspace(-4, math.log10(5), K, dtype=torch.float64)
-    named["g"] = bench.place({"g": (-rates * (1 + 0.1 * bench.normal(*named["g"].shape)).abs()).to(named["g"].dtype)})["g"]
+    named["g"] = bench.place({"g": (-rates * (1 + 0.1 * bench.normal(*named["g"].shape)).abs()).to(named["g"].dtype)})[
+        "g"
+    ]
     bench.right(named, share=1e-2)
 
 
-@case("gates", input="gates that switch between -1e-3 and -4 every 8 tokens", clause=clauses.GATE, ops=GATED, needs="given-gate")
+@case(
+    "gates",
+    input="gates that switch between -1e-3 and -4 every 8 tokens",
+    clause=clauses.GATE,
+    ops=GATED,
+    needs="given-gate",
+)
 def gates_that_change_within_a_chunk(bench):
     """Gates taken from the neighbouring token: the interval of a decay is off by one."""
     named = bench.make(70)
     strong = (torch.arange(70) // 8 % 2 == 1).to(bench.device)
-    named["g"] = named["g"].where(~strong.reshape(1, -1, *[1] * (named["g"].ndim - 2)), torch.full_like(named["g"], -4.0))
+    named["g"] = named["g"].where(
+        ~strong.reshape(1, -1, *[1] * (named["g"].ndim - 2)), torch.full_like(named["g"], -4.0)
+    )
     bench.right(named)
 
 
@@ -148,15 +172,27 @@ def the_decay_itself_is_refused(bench):
 
 
 @case(
-    "gates", input="raw gate, lower_bound=-5 and -1, dt_bias [HV, K]", clause=clauses.RAW_BOUNDED, ops=GATED, needs="bounded-gate"
+    "gates",
+    input="raw gate, lower_bound=-5 and -1, dt_bias [HV, K]",
+    clause=clauses.RAW_BOUNDED,
+    ops=GATED,
+    needs="bounded-gate",
 )
 def bounded_gate_computed_inside(bench):
-    """The bound, the rate or the bias at the wrong place: exp(A_log) outside of the sigmoid, the bias after the rate."""
+    """The bound, the rate or the bias at the wrong place: exp(A_log) outside of the sigmoid, the bias after the
+    rate.
+    """
     for bound in (-5.0, -1.0):
         bench.right(bench.raw(bench.make(70), lower_bound=bound), what=f"lower_bound={bound}: ")
 
 
-@case("gates", input="raw gate, lower_bound=None, dt_bias [HV, K]", clause=clauses.RAW_SOFTPLUS, ops=GATED, needs="softplus-gate")
+@case(
+    "gates",
+    input="raw gate, lower_bound=None, dt_bias [HV, K]",
+    clause=clauses.RAW_SOFTPLUS,
+    ops=GATED,
+    needs="softplus-gate",
+)
 def softplus_gate_computed_inside(bench):
     """-A_log in place of -exp(A_log), softplus to another base, or a bias that is left out."""
     bench.right(bench.raw(bench.make(70), lower_bound=None))
@@ -215,7 +251,9 @@ def extreme_raw_gates(bench):
     needs="softplus-gate",
 )
 def the_tail_of_the_softplus(bench):
-    """log(1 + e^x) without log1p: in float32 1 + e^-18 is 1, so a channel that should fade stays for ever, without a word."""
+    """log(1 + e^x) without log1p: in float32 1 + e^-18 is 1, so a channel that should fade stays for ever, without a
+    word.
+    """
     for x in (-18.0, -16.0, -12.0):
         named = bench.raw(bench.make(20), lower_bound=None)
         named["g"].fill_(x)

@@ -4,8 +4,9 @@ import math
 
 import torch
 
-from kda_lab.conformance import clauses, gradient
+from kda_lab.conformance import clauses
 from kda_lab.conformance.case import GATED, Wrong, case
+from kda_lab.conformance.judge import gradient
 
 
 @case("gradients", input="T=C+6, a loss on o and on the final state", clause=clauses.GRADIENT, needs="backward")
@@ -20,7 +21,12 @@ def gradients_across_far_blocks(bench):
     gradient.right(bench, bench.make(2 * bench.chunk + 3, gates="weak", H=1))
 
 
-@case("gradients", input="a loss on o alone, and on the final state alone", clause=clauses.GRADIENT, needs="backward final-state")
+@case(
+    "gradients",
+    input="a loss on o alone, and on the final state alone",
+    clause=clauses.GRADIENT,
+    needs="backward final-state",
+)
 def gradients_from_each_result(bench):
     """A backward that ignores the gradient of the final state, or needs both."""
     named = bench.make(40)
@@ -43,7 +49,9 @@ def gradients_of_one_token(bench):
     needs="backward fused-backward bounded-gate l2norm beta-logits",
 )
 def gradients_of_what_is_computed_inside(bench):
-    """The chain rule through gate, norm and sigmoid: a factor, or a sum over tokens and batch rows, that is left out."""
+    """The chain rule through gate, norm and sigmoid: a factor, or a sum over tokens and batch rows, that is left
+    out.
+    """
     named = bench.raw(bench.make(40, B=2)) | {"use_qk_l2norm_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
     named["q"] = named["q"] * 3
     gradient.right(bench, named)
@@ -162,7 +170,10 @@ def rows_of_nobody_get_no_gradient(bench):
 
 
 @case(
-    "gradients", input="backward twice on fresh graphs; leaves unchanged", clause=clauses.FUNCTION, needs="backward deterministic"
+    "gradients",
+    input="backward twice on fresh graphs; leaves unchanged",
+    clause=clauses.FUNCTION,
+    needs="backward deterministic",
 )
 def gradients_repeat(bench):
     """A backward that writes what it saved, or whose sums come in changing order."""

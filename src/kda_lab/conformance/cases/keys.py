@@ -4,11 +4,12 @@ import warnings
 
 import torch
 
-from kda_lab.conformance import clauses, tolerance
+from kda_lab.conformance import clauses
 from kda_lab.conformance.case import Wrong, case
+from kda_lab.conformance.judge import tolerance
 
-# an inverse by doubling within 16 tokens has terms of up to C(14, 7) = 3432, whose float32 roundings stay: less exact, no fault.
-# Within 64 tokens they reach 5e17
+# an inverse by doubling within 16 tokens has terms of up to C(14, 7) = 3432, whose float32 roundings stay: less exact,
+# no fault. Within 64 tokens they reach 5e17
 DOUBLING = 3432 * 2.0**-24
 
 
@@ -30,7 +31,8 @@ def with_keys(bench, T, jitter, beta, gates="weak", length=1.0, slow=1.0):
 def classify(bench, named, got):
     """What nearly parallel keys do to the digits: "exact", "degraded", or Wrong for "broken".
 
-    exact: as float32 products would have it   degraded: as operands of the rung's precision would   broken: more than that.
+    exact: as float32 products would have it   degraded: as operands of the rung's precision would   broken: more than
+    that.
     """
     wanted = bench.wanted(named)
     errors = [tolerance.row_errors(got[0].detach().cpu(), wanted[0].cpu()).size]
@@ -93,7 +95,12 @@ def opposite_keys(bench):
     bench.right(named)
 
 
-@case("keys", input="k=0 everywhere: S decays, and o reads S0", clause=clauses.NORM, report="fla-org/flash-linear-attention#736")
+@case(
+    "keys",
+    input="k=0 everywhere: S decays, and o reads S0",
+    clause=clauses.NORM,
+    report="fla-org/flash-linear-attention#736",
+)
 def zero_keys_only_decay(bench):
     """A division by the length of a key, with and without normalisation inside."""
     named = bench.make(40)
@@ -103,7 +110,7 @@ def zero_keys_only_decay(bench):
     named["k"][:, ::3] = 0
     named["q"][:, ::4] = 0
     if bench.can.can("l2norm"):
-        o, S = bench.right(named | {"use_qk_l2norm_in_kernel": True}, what="normalised inside: ")
+        o, _S = bench.right(named | {"use_qk_l2norm_in_kernel": True}, what="normalised inside: ")
         if not o.isfinite().all():
             raise Wrong("zero keys and queries give values that are not finite")
 

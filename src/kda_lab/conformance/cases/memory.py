@@ -126,7 +126,10 @@ def slices_of_a_fused_projection(bench):
 
 
 @case(
-    "memory", input="k, beta and g expanded along batch, heads and channels (stride 0)", clause=clauses.STRIDES, needs="strides"
+    "memory",
+    input="k, beta and g expanded along batch, heads and channels (stride 0)",
+    clause=clauses.STRIDES,
+    needs="strides",
 )
 def expanded_inputs(bench):
     """Expanded tensors, whose stride is 0, read as if every entry had its own place."""
@@ -197,6 +200,8 @@ def the_answer_depends_on_values_alone(bench):
 
 @case("memory", input="calls of T=130, 5, 130, 33 in turn", clause=clauses.FUNCTION)
 def workspaces_of_other_sizes(bench):
-    """A workspace that is kept from a longer call and read beyond the shorter one, or that is too small for the next."""
+    """A workspace that is kept from a longer call and read beyond the shorter one, or that is too small for the
+    next.
+    """
     for T in (130, 5, 131, 33):
         bench.right(bench.make(T), what=f"T={T} among other lengths, ")

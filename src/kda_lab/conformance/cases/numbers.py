@@ -138,8 +138,9 @@ def a_large_old_state_is_not_cut_off(bench):
 def old_values_weigh_as_much_as_new_ones(bench):
     """A long sequence that is cut, and whose parts begin from a zero state once a bound on the decays is below 2^-20.
 
-    The contract is exact, and errors are relative to what is there. A cut drops 2^-20 of the state at its beginning: too little to
-    be seen beside values of equal size, and no less than a third of the answer where values shrink as fast as they are forgotten.
+    The contract is exact, and errors are relative to what is there. A cut drops 2^-20 of the state at its beginning:
+    too little to be seen beside values of equal size, and no less than a third of the answer where values shrink as
+    fast as they are forgotten.
     """
     if bench.dtype == torch.float16:
         raise Unsupported("a dtype that holds values from 2^-80 to 2^40")
@@ -178,9 +179,16 @@ def forgotten_stays_forgotten(bench):
     bench.compare(o[:, 3:], bench.wanted(tail)[0], tail, 0, "o after the state is forgotten")
 
 
-@case("numbers", input="v and S0 times 512: the results are 512 times as large", clause=clauses.RULE, needs="initial-state")
+@case(
+    "numbers",
+    input="v and S0 times 512: the results are 512 times as large",
+    clause=clauses.RULE,
+    needs="initial-state",
+)
 def results_scale_with_their_values(bench):
-    """An answer that is remembered, saturates, or depends on the size of values: the recurrence is linear in (v, S0)."""
+    """An answer that is remembered, saturates, or depends on the size of values: the recurrence is linear in (v,
+    S0).
+    """
     named = bench.make(70)
     large = named | {"v": named["v"] * 512, "initial_state": named["initial_state"] * 512}
     bench.right(large)

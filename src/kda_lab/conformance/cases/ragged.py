@@ -6,7 +6,7 @@ import torch
 
 from kda_lab.conformance import clauses
 from kda_lab.conformance.case import Wrong, case
-from kda_lab.conformance.generate import STREAMS, part
+from kda_lab.conformance.judge.generate import STREAMS, part
 
 
 def sequence_of(named, n):
@@ -47,13 +47,21 @@ def an_empty_sequence_keeps_its_state(bench):
         named = bench.make(5, cu_seqlens=cu)
         _, S = bench.right(named, what=f"{cu}: ")
         if S is not None and "initial_state" in named:
-            bench.same(S[empty], named["initial_state"][empty].to(S.dtype), "an empty sequence must return its own state")
+            bench.same(
+                S[empty], named["initial_state"][empty].to(S.dtype), "an empty sequence must return its own state"
+            )
         _, S = bench.call({name: x for name, x in named.items() if name != "initial_state"})
         if S is not None:
             bench.same(S[empty], torch.zeros_like(S[empty]), "an empty sequence without a state must return zeros")
 
 
-@case("ragged", input="cu_seqlens=[0, 0, 0], no tokens", clause=clauses.PACKED, report="MoonshotAI/FlashKDA#32", needs="varlen")
+@case(
+    "ragged",
+    input="cu_seqlens=[0, 0, 0], no tokens",
+    clause=clauses.PACKED,
+    report="MoonshotAI/FlashKDA#32",
+    needs="varlen",
+)
 def only_empty_sequences(bench):
     """No tokens at all: a launch of zero blocks, and final states that are left as they were."""
     named = part(bench.make(4, cu_seqlens=[0, 2, 4]), 0, 0)
@@ -64,7 +72,13 @@ def only_empty_sequences(bench):
         bench.same(S, wanted, "without tokens the final states must be the initial ones")
 
 
-@case("ragged", input="v of the middle sequence is nan", clause=clauses.PACKED, report="vllm-project/vllm#51508", needs="varlen")
+@case(
+    "ragged",
+    input="v of the middle sequence is nan",
+    clause=clauses.PACKED,
+    report="vllm-project/vllm#51508",
+    needs="varlen",
+)
 def each_sequence_is_computed_alone(bench):
     """Rows of the next sequence that are read and multiplied by zero, or a state from the wrong slot."""
     named = bench.make(60, cu_seqlens=[0, 19, 41, 60])
@@ -79,7 +93,10 @@ def each_sequence_is_computed_alone(bench):
     for n in (0, 2):
         a, b = named["cu_seqlens"][n : n + 2].tolist()
         bench.right(
-            sequence_of(named, n), (o[:, a:b], None if S is None else S[n : n + 1]), f"sequence {n} beside nan, ", like=clean
+            sequence_of(named, n),
+            (o[:, a:b], None if S is None else S[n : n + 1]),
+            f"sequence {n} beside nan, ",
+            like=clean,
         )
 
 
@@ -134,7 +151,12 @@ def more_than_65535_packed_sequences_times_heads(bench):
     bench.right(as_batch, (o.transpose(0, 1), S), like={name: x[:8] for name, x in as_batch.items()})
 
 
-@case("ragged", input="cu_seqlens that falls, starts at 1, or ends after T", clause=clauses.PACKED, needs="varlen value-checks")
+@case(
+    "ragged",
+    input="cu_seqlens that falls, starts at 1, or ends after T",
+    clause=clauses.PACKED,
+    needs="varlen value-checks",
+)
 def impossible_boundaries_are_refused(bench):
     """Boundaries that make a kernel read before, between or behind its rows."""
     named = bench.make(6, cu_seqlens=[0, 3, 6])

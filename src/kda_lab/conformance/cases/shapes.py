@@ -6,7 +6,7 @@ import torch
 
 from kda_lab.conformance import clauses
 from kda_lab.conformance.case import Wrong, case
-from kda_lab.conformance.generate import part
+from kda_lab.conformance.judge.generate import part
 
 HEADED = ("q", "k", "v", "g", "beta")
 
@@ -63,7 +63,10 @@ def each_batch_row_is_computed_alone(bench):
     o, S = bench.call(named)
     for b in (0, 2):
         bench.right(
-            row_of(named, b), (o[b : b + 1], None if S is None else S[b : b + 1]), f"row {b} beside a row with nan, ", like=clean
+            row_of(named, b),
+            (o[b : b + 1], None if S is None else S[b : b + 1]),
+            f"row {b} beside a row with nan, ",
+            like=clean,
         )
 
 
@@ -76,13 +79,19 @@ def each_batch_row_is_computed_alone(bench):
     refusal="may",
 )
 def value_heads_share_keys_in_groups(bench):
-    """Key heads tiled (0, 1, 0, 1, ...) where they must be repeated (0, 0, ..., 1, 1, ...), or only the first group computed."""
+    """Key heads tiled (0, 1, 0, 1, ...) where they must be repeated (0, 0, ..., 1, 1, ...), or only the first group
+    computed.
+    """
     bench.right(bench.make(70, H=2, HV=6), what="H=2, HV=6: ")
     bench.right(bench.make(20, H=1, HV=2), what="H=1, HV=2: ")
 
 
 @case(
-    "shapes", input="K and V of 1, 3, 5, 7, 33", clause=clauses.SIZES, report="fla-org/flash-linear-attention#1241", refusal="may"
+    "shapes",
+    input="K and V of 1, 3, 5, 7, 33",
+    clause=clauses.SIZES,
+    report="fla-org/flash-linear-attention#1241",
+    refusal="may",
 )
 def odd_head_sizes(bench):
     """Channels beyond the last full tile that are dropped, or read from the neighbour."""

@@ -4,7 +4,7 @@ import torch
 
 from kda_lab.conformance import clauses
 from kda_lab.conformance.case import Wrong, case
-from kda_lab.conformance.generate import part
+from kda_lab.conformance.judge.generate import part
 
 
 @case(
@@ -24,7 +24,13 @@ def a_square_state_is_not_transposed(bench):
     bench.right(one, what="one token that only reads, ")
 
 
-@case("state", input="K=8, V=20 and K=20, V=8", clause=clauses.STATE, report="vllm-project/vllm#40956", needs="initial-state")
+@case(
+    "state",
+    input="K=8, V=20 and K=20, V=8",
+    clause=clauses.STATE,
+    report="vllm-project/vllm#40956",
+    needs="initial-state",
+)
 def key_and_value_sizes_may_differ(bench):
     """K used for V, or the reverse, in a shape, a stride, or the default scale."""
     bench.right(bench.make(bench.chunk + 3, 8, 20), what="K=8, V=20, ")
@@ -96,7 +102,9 @@ def no_state_is_a_zero_state(bench):
     needs="initial-state final-state",
 )
 def split_anywhere_and_handed_over(bench):
-    """prefill(T) then decode must be prefill(T+1), for every T: a state that is short of its last token, or has one too many."""
+    """prefill(T) then decode must be prefill(T+1), for every T: a state that is short of its last token, or has one too
+    many.
+    """
     C = bench.chunk
     short, long = bench.make(20), bench.make(2 * C + 2, H=1)
     for named, points in ((short, range(1, 20)), (long, (C - 1, C, C + 1, 2 * C, 2 * C + 1))):

@@ -1,4 +1,6 @@
-"""JUnit XML, as CI systems read it: a failure or an error for what does not conform, skipped for what is unsupported."""
+"""JUnit XML, as CI systems read it: a failure or an error for what does not conform, skipped for what is
+unsupported.
+"""
 
 import xml.etree.ElementTree as tree
 
@@ -10,7 +12,8 @@ def make(report):
 
     >>> none = {"fail": 0, "refused": 0, "error": 0, "unsupported": 0}
     >>> make({"implementation": {"name": "a:b"}, "summary": none, "seconds": 0, "cases": []})
-    '<testsuites><testsuite name="kda conformance of a:b" tests="0" failures="0" errors="0" skipped="0" time="0" /></testsuites>'
+    '<testsuites><testsuite name="kda conformance of a:b" tests="0" failures="0" errors="0" skipped="0" time="0"
+    /></testsuites>'
     """
     n = report["summary"]
     suites = tree.Element("testsuites")
@@ -24,7 +27,9 @@ def make(report):
     }
     suite = tree.SubElement(suites, "testsuite", {name: str(x) for name, x in attributes.items()})
     for case in report["cases"]:
-        item = tree.SubElement(suite, "testcase", classname=f"kda.{case['kind']}", name=case["name"], time=str(case["seconds"]))
+        item = tree.SubElement(
+            suite, "testcase", classname=f"kda.{case['kind']}", name=case["name"], time=str(case["seconds"])
+        )
         if case["outcome"] in TAGS:
             mark = tree.SubElement(item, TAGS[case["outcome"]], message=printable(case["reason"]))
             mark.text = printable(

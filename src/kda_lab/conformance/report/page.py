@@ -1,4 +1,6 @@
-"""One self-contained page: nothing is loaded from elsewhere, readable in light and dark, outcomes in words as well as colour."""
+"""One self-contained page: nothing is loaded from elsewhere, readable in light and dark, outcomes in words as well as
+colour.
+"""
 
 from html import escape
 
@@ -7,7 +9,8 @@ STYLE = """
   --pass: #1b6e3c; --fail: #b3261e; --other: #5c636b; --warn: #8a5200 }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8ea; --paper: #16181b; --soft: #a3abb3; --line: #33383e;
   --pass: #6fcf97; --fail: #ff8a80; --other: #a3abb3; --warn: #f2b65a } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem; margin: 2rem auto;
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 70rem;
+  margin: 2rem auto;
   padding: 0 1rem }
 h1 { font-size: 1.4rem; overflow-wrap: anywhere } h2 { font-size: 1.1rem; margin-top: 2rem }
 code { font-size: .9em; overflow-wrap: anywhere } a { color: inherit } .soft { color: var(--soft) }

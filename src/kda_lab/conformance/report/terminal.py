@@ -25,8 +25,13 @@ class Screen:
         """Who is examined, and the column heads."""
         who, products = loaded["implementation"], loaded["products"]
         how = "measured" if products["measured"] else "declared"
-        self.write(f"{who['name']} as {who['op']}, {who['dtype']} on {who['device']}, states {who['state_layout']}, seed {seed}")
-        self.write(f"products: {products['precision']} ({how}); errors: relative, of the worst block, beside what is allowed\n")
+        self.write(
+            f"{who['name']} as {who['op']}, {who['dtype']} on {who['device']}, states {who['state_layout']}, "
+            f"seed {seed}"
+        )
+        self.write(
+            f"products: {products['precision']} ({how}); errors: relative, of the worst block, beside what is allowed\n"
+        )
         self.write(f"{'':8}{'case':50}{'error':>9}{'allowed':>9}{'s':>7}  where")
 
     def start(self, name):
@@ -74,8 +79,13 @@ def summary(report):
     for case in report["cases"]:
         if case["outcome"] in ("fail", "refused", "error"):
             text = f"{case['name']}: catches this kind of fault: {case['fault']} Smallest input: {case['input']}."
-            text += f" Contract: {case['clause']}." + (f" Reported: {', '.join(case['reports'])}" if case["reports"] else "")
-            lines += ["", textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)]
+            text += f" Contract: {case['clause']}." + (
+                f" Reported: {', '.join(case['reports'])}" if case["reports"] else ""
+            )
+            lines += [
+                "",
+                textwrap.fill(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False),
+            ]
     lines += ["", f"replay: {report['replay']}"]
     return "\n".join(lines)
 

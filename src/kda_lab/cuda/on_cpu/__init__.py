@@ -35,7 +35,7 @@ def library(source, constants, names):
             "-shared",
             "-fPIC",
             f"-I{HERE}",
-            f"-I{HERE.parent}",
+            f"-I{HERE.parent / 'source'}",
             f'-DSOURCE="{source}"',
             f"-DKERNELS={','.join(names)}",
             *(f"-D{name}={value}" for name, value in constants),

@@ -1,0 +1,1 @@
+"""How an answer is judged: inputs, the oracle, tolerances, gradients."""

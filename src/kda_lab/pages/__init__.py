@@ -1,0 +1,1 @@
+"""What the pages of the book show: figures, widgets, recorded cells, the symbol table."""

@@ -1,0 +1,1 @@
+"""Speculation: slots of drafted tokens, rings of records, going back."""

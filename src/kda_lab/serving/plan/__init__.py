@@ -1,0 +1,1 @@
+"""Planning a hybrid KV cache: from a published config to blocks that fit."""

@@ -1,0 +1,1 @@
+"""Trying the simulator: recorded traces, random traffic, properties, planted faults."""

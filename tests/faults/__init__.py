@@ -1,9 +1,0 @@
-"""Implementations of the contract with one fault each, and correct ones that differ in what the contract leaves open.
-
-By them the conformance suite is judged: every member of ``FAULTS`` must fail it, every member of ``VARIANTS`` must pass.
-"""
-
-from tests.faults import calls, chunks, gradients, memory, rules, states, variants  # noqa: F401
-from tests.faults.registry import FAULTS, VARIANTS
-
-__all__ = ["FAULTS", "VARIANTS"]

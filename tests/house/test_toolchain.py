@@ -1,0 +1,273 @@
+"""The build: its directives, its checks, its pins, and one small book built strictly by plain Sphinx."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+kda_book, fresh_outputs, pages_built, offline_check = (
+    load(ROOT / name)
+    for name in ("book/_ext/kda_book.py", "tools/fresh_outputs.py", "tools/pages_built.py", "tools/offline_check.py")
+)
+
+CUDA = """\
+    // [a] first
+    x = 1;
+    // [b] inner
+    y = 2;
+    // [/b]
+    // [/a]
+z = 3;
+// [a] second
+w = 4;
+// [/a]
+"""
+
+
+def test_every_piece_of_a_slug_is_quoted_with_its_lines():
+    assert kda_book.pieces(CUDA, "a", "k.cu") == [
+        (1, 5, "// [a] first\nx = 1;\n// [b] inner\ny = 2;"),
+        (8, 9, "// [a] second\nw = 4;"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text, slug, said",
+    [
+        (CUDA, "c", r"no marker // \[c\]; it has a, b"),
+        ("// [a]\n", "a", "never closed"),
+        ("// [/a]\n", "a", "closes nothing"),
+        ("// [a]\n// [a]\n// [/a]\n", "a", "opens again"),
+    ],
+)
+def test_a_marker_that_is_missing_or_open_is_an_error(text, slug, said):
+    with pytest.raises(ValueError, match=said):
+        kda_book.pieces(text, slug, "k.cu")
+
+
+def test_python_source_is_quoted_without_an_import():
+    path, first, last, code = kda_book.python_source("kda_lab.pages.gpucell.RecordError")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    assert code.startswith("class RecordError") and lines[first - 1].startswith("class RecordError") and last >= first
+    assert '"""' not in kda_book.python_source("kda_lab.pages.fingerprint.python_digest", doc=False)[3]
+    assert kda_book.python_source("kda_lab.pages.figures.Board.box")[3].startswith("def box(")
+    assert kda_book.python_source("kda_lab.pages.gpucell.SCHEMA")[3] == "SCHEMA = 1"
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("kda_lab.pages.gpucell.nothing", "it has .*check"),
+        ("os.path.join", "kda_lab or exercises"),
+        ("kda_lab.pages.gpucell", "an object"),
+    ],
+)
+def test_an_unknown_python_object_is_an_error(name, said):
+    with pytest.raises(ValueError, match=said):
+        kda_book.python_source(name)
+
+
+def test_requests_to_other_hosts_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<link rel="stylesheet" href="//cdn.example/x.css"><link rel="canonical" href="https://x.example">'
+        '<a href="https://free.example">x</a><script src="https://js.example/a.js"></script><img src="b.png">'
+        '<p style="background: url(https://css.example/i.png)"></p><style>@import "http://f.example/f";</style>'
+    )
+    (tmp_path / "s.css").write_text(
+        "a { background: url(data:image/png;base64,AA==) } b { src: url('https://font.example/f.woff') }"
+    )
+    found = "\n".join(offline_check.problems(tmp_path))
+    assert set(re.findall(r"(\w+)\.example", found)) == {"cdn", "js", "css", "f", "font"}
+    assert "b.png is not in the build" in found
+
+
+def test_a_page_without_html_is_found(tmp_path):
+    (tmp_path / "_toc.yml").write_text(
+        "root: book/intro\nparts:\n- chapters:\n  - file: book/a\n    sections:\n    - file: book/b\n"
+    )
+    for name in ("book/intro", "book/a", "index"):
+        path = tmp_path / "html" / f"{name}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    (tmp_path / "html/book/a.html").write_text("")
+    assert pages_built.missing(tmp_path / "html", tmp_path) == ["book/a", "book/b"]
+
+
+def test_outputs_are_dropped_when_code_or_recordings_change(tmp_path, capsys):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/a.py").write_text("x = 1")
+    fresh_outputs.main(tmp_path)
+    cache = tmp_path / "_build/.jupyter_cache"
+    cache.mkdir()
+    fresh_outputs.main(tmp_path)
+    assert cache.is_dir()
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings/r.json").write_text("{}")
+    fresh_outputs.main(tmp_path)
+    assert not cache.exists()
+
+
+def test_every_requirement_is_pinned_and_the_lock_agrees():
+    pins = {}
+    for name in ("requirements.txt", "constraints-lock.txt"):
+        lines = [
+            line
+            for line in (ROOT / name).read_text(encoding="utf-8").splitlines()
+            if line and not line.startswith(("#", "-c"))
+        ]
+        assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), [
+            line for line in lines if "==" not in line
+        ]
+        pins[name] = {re.sub("[-_.]+", "-", line.split("==")[0]).lower(): line.split("==")[1] for line in lines}
+    assert pins["requirements.txt"].items() <= pins["constraints-lock.txt"].items()
+    assert pins["requirements.txt"]["torch"] == "2.13.0"
+
+
+def test_make_help_lists_every_target():
+    shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {"setup", "book", "serve", "page", "test", "verify", "check", "clean"} <= set(
+        re.findall(r"make (\w+)", shown)
+    )
+
+
+PAGES = {
+    "_toc.yml": "format: jb-book\nroot: book/intro\nchapters:\n- file: book/one\n",
+    "book/intro.md": "# Intro\n\nSee {eq}`one-line` and {numref}`fig-one`.\n",
+    "book/references.bib": "",
+    "book/one.md": """\
+---
+file_format: mystnb
+kernelspec: {name: python3, display_name: Python 3}
+---
+
+# One
+
+{level}`proved` and {level}`reported`.
+
+```{math}
+:label: one-line
+a = b
+```
+
+```{code-cell}
+---
+mystnb:
+  figure:
+    name: fig-one
+    caption: It **falls**.
+---
+import os
+from kda_lab import figures, widgets
+board = figures.Board(200, 80)
+board.matrix(10, 30, 2, 2, label="S_t")
+board.show("A matrix of four cells.")
+```
+
+```{code-cell}
+print("static:", os.environ["KDA_LAB_STATIC"])
+widgets.Static("demo", "A demo", [widgets.Range("x", "x", 0, 1, 0.5, 0)], None, "return {svg: '', say: 'x is ' + v.x};")
+```
+
+```{py-source} kda_lab.pages.fingerprint.digest_of
+```
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A book of two pages, built by plain Sphinx with the repository's own configuration."""
+    tree = tmp_path_factory.mktemp("book")
+    for name in ("_config.yml", "conf.py"):
+        shutil.copy(ROOT / name, tree / name)
+    for name in ("_ext", "_static"):
+        shutil.copytree(ROOT / "book" / name, tree / "book" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tree / "src").symlink_to(ROOT / "src")
+    (tree / "exercises").mkdir()
+    for name, text in PAGES.items():
+        (tree / name).write_text(text.replace("fingerprint.digest_of", "fingerprint.python_digest"), encoding="utf-8")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-b",
+            "html",
+            "-W",
+            "--keep-going",
+            "-n",
+            "-q",
+            str(tree),
+            str(tree / "_build/html"),
+        ],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tree / "_build/html"
+
+
+def test_a_strict_build_is_complete_and_loads_nothing_from_elsewhere(built):
+    assert offline_check.problems(built) == [] and pages_built.missing(built, built.parents[1]) == []
+
+
+def test_the_page_has_badges_captions_numbers_and_sources(built):
+    page = (built / "book/one.html").read_text(encoding="utf-8")
+    assert 'class="kda-level kda-level-proved"' in page and "static: 1" in page
+    figure = re.search(r'<figure[^>]*id="fig-one".*?</figure>', page, re.S)[0]
+    assert "<svg" in figure and "Fig. 1" in figure and "<strong>falls</strong>" in figure
+    assert re.search(r"src/kda_lab/fingerprint\.py:\d+-\d+", page)
+    assert "thebe" not in page.lower()
+    intro = (built / "book/intro.html").read_text(encoding="utf-8")
+    assert 'href="one.html#fig-one"' in intro and 'href="one.html#equation-one-line"' in intro
+
+
+def test_only_the_part_of_mathjax_that_pages_load_is_copied(built):
+    folder = built / "_static/mathjax"
+    assert (folder / "tex-chtml.js").is_file() and list((folder / "output/chtml/fonts/woff-v2").glob("*.woff"))
+    assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) < 6e6
+
+
+def test_the_notebook_can_be_downloaded(built):
+    assert json.loads((built / "_sources/book/one.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert "_sources/book/one.ipynb" in (built / "book/one.html").read_text(encoding="utf-8")
+
+
+def test_a_wrong_level_or_a_missing_object_fails_the_build(built, tmp_path):
+    tree = built.parents[1]
+    (tree / "book/one.md").write_text(
+        "# One\n\n{level}`sure`\n\n```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n```{cuda-source} none.cu "
+        "a\n```\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", str(tree), str(tmp_path / "html")],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    for said in ("a level is one of", "has no 'nothing'", "there is no src/kda_lab/cuda/none.cu"):
+        assert said in done.stderr
