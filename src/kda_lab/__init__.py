@@ -21,8 +21,6 @@ And the modules that pages read: ``rules`` (the specification), those of ``algeb
 floors above them.
 """
 
-from typing import TYPE_CHECKING
-
 from kda_lab.data.lazy import names
 
 __version__ = "0.2.0"
@@ -36,7 +34,7 @@ _HOMES = {
     "ops": ("", *_OPS, "trusted_values"),
     "layer": ("", "DeltaNet", "GatedDeltaNet", "KimiDeltaAttention", "load_checkpoint"),
     "proof": ("",),
-    "proof.equations": ("", "prove"),
+    "proof.equations": ("", "EQUATIONS", "prove"),
     "conformance": ("", "examine"),
     "serving": ("",),
     "serving.plan.plan": ("plan",),

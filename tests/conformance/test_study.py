@@ -7,9 +7,9 @@ import sys
 import jsonschema
 import pytest
 
-from kda_lab import fingerprint
 from kda_lab.conformance import CASES, isolate, study
 from kda_lab.conformance.report import document
+from kda_lab.data import sources
 
 OURS = {"ops", "cuda", "layer", "chunk"}
 PEER = """
@@ -57,8 +57,8 @@ def noted(monkeypatch):
     package.
     """
     paths = []
-    monkeypatch.setattr(fingerprint, "note_source", paths.append)
-    return lambda: {path.relative_to(fingerprint.PACKAGE).with_suffix("").as_posix() for path in paths}
+    monkeypatch.setattr(sources, "note", paths.extend)
+    return lambda: {path.relative_to(sources.PACKAGE).with_suffix("").as_posix() for path in paths}
 
 
 def test_the_document_says_what_ran_and_large_cases_run_behind_the_others_and_alone(peer, noted):

@@ -10,7 +10,7 @@ import re
 import pytest
 import torch
 
-from kda_lab import ops
+from kda_lab import EQUATIONS, ops
 from kda_lab.cuda import chunk, hopper, on_cpu
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.accept import chunk as acceptance
@@ -18,7 +18,6 @@ from kda_lab.cuda.accept import hopper as hopper_acceptance
 from kda_lab.cuda.accept.trial import poisoned_memory, same_bits
 from kda_lab.cuda.measure import relative_error
 from kda_lab.ops import run
-from kda_lab.proof.equations import EQUATIONS
 from kda_lab.proof.equations.chunk import fused as fused_chunk
 from tests.compilers import needs_compiler
 

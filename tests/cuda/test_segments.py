@@ -8,11 +8,11 @@ import re
 import pytest
 import torch
 
+from kda_lab import EQUATIONS
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda import hopper, on_cpu, segments
 from kda_lab.cuda.accept.trial import poisoned_memory, same_bits
 from kda_lab.cuda.measure import relative_error
-from kda_lab.proof.equations import EQUATIONS
 from tests.compilers import needs_compiler
 
 SOURCE = (cuda_compile.HERE / segments.SOURCE).read_text()

@@ -1,13 +1,14 @@
 """The questions to the machine compile, and their answers on record are of these questions."""
 
-import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from kda_lab.pages.fingerprint import ROOT
+from kda_lab.data import read
 
+ROOT = Path(__file__).resolve().parents[2]
 MACHINE = ROOT / "benchmarks" / "machine"
 
 
@@ -21,7 +22,7 @@ def test_the_questions_compile_without_spills():
 
 
 def test_the_answers_on_record_are_complete():
-    found = json.loads((ROOT / "benchmarks" / "machine.json").read_text(encoding="utf-8"))
+    found = read("benchmarks/machine.json")
     parts = dict.fromkeys(row["part"] for row in found["rows"])
     assert list(parts) == ["costs", "loaded", "clusters", "roles", "products", "frames", "code"]
     assert "H200" in found["environment"]["device"]

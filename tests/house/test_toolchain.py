@@ -65,7 +65,7 @@ def test_python_source_is_quoted_without_an_import():
     path, first, last, code = kda_book.python_source("kda_lab.pages.gpucell.RecordError")
     lines = path.read_text(encoding="utf-8").split("\n")
     assert code.startswith("class RecordError") and lines[first - 1].startswith("class RecordError") and last >= first
-    assert '"""' not in kda_book.python_source("kda_lab.pages.fingerprint.python_digest", doc=False)[3]
+    assert '"""' not in kda_book.python_source("kda_lab.data.sources.python_digest", doc=False)[3]
     assert kda_book.python_source("kda_lab.pages.figures.Board.box")[3].startswith("def box(")
     assert kda_book.python_source("kda_lab.pages.gpucell.SCHEMA")[3] == "SCHEMA = 1"
 
@@ -74,7 +74,7 @@ def test_python_source_is_quoted_without_an_import():
     "name, said",
     [
         ("kda_lab.pages.gpucell.nothing", "it has .*check"),
-        ("os.path.join", "kda_lab or exercises"),
+        ("os.path.join", "an object of kda_lab"),
         ("kda_lab.pages.gpucell", "an object"),
     ],
 )
@@ -117,8 +117,8 @@ def test_outputs_are_dropped_when_code_or_recordings_change(tmp_path, capsys):
     cache.mkdir()
     fresh_outputs.main(tmp_path)
     assert cache.is_dir()
-    (tmp_path / "recordings").mkdir()
-    (tmp_path / "recordings/r.json").write_text("{}")
+    (tmp_path / "src/recordings").mkdir()
+    (tmp_path / "src/recordings/r.json").write_text("{}")
     fresh_outputs.main(tmp_path)
     assert not cache.exists()
 
@@ -184,7 +184,7 @@ print("static:", os.environ["KDA_LAB_STATIC"])
 widgets.Static("demo", "A demo", [widgets.Range("x", "x", 0, 1, 0.5, 0)], None, "return {svg: '', say: 'x is ' + v.x};")
 ```
 
-```{py-source} kda_lab.pages.fingerprint.digest_of
+```{py-source} kda_lab.data.sources.digest_of
 ```
 """,
 }
@@ -199,9 +199,8 @@ def built(tmp_path_factory):
     for name in ("_ext", "_static"):
         shutil.copytree(ROOT / "book" / name, tree / "book" / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tree / "src").symlink_to(ROOT / "src")
-    (tree / "exercises").mkdir()
     for name, text in PAGES.items():
-        (tree / name).write_text(text.replace("fingerprint.digest_of", "fingerprint.python_digest"), encoding="utf-8")
+        (tree / name).write_text(text.replace("sources.digest_of", "sources.python_digest"), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
         [
@@ -236,7 +235,7 @@ def test_the_page_has_badges_captions_numbers_and_sources(built):
     assert 'class="kda-level kda-level-proved"' in page and "static: 1" in page
     figure = re.search(r'<figure[^>]*id="fig-one".*?</figure>', page, re.S)[0]
     assert "<svg" in figure and "Fig. 1" in figure and "<strong>falls</strong>" in figure
-    assert re.search(r"src/kda_lab/fingerprint\.py:\d+-\d+", page)
+    assert re.search(r"src/kda_lab/data/sources\.py:\d+-\d+", page)
     assert "thebe" not in page.lower()
     intro = (built / "book/intro.html").read_text(encoding="utf-8")
     assert 'href="one.html#fig-one"' in intro and 'href="one.html#equation-one-line"' in intro
@@ -269,5 +268,5 @@ def test_a_wrong_level_or_a_missing_object_fails_the_build(built, tmp_path):
         check=False,
     )
     assert done.returncode != 0
-    for said in ("a level is one of", "has no 'nothing'", "there is no src/kda_lab/cuda/none.cu"):
+    for said in ("a level is one of", "has no 'nothing'", "there is no src/kda_lab/cuda/source/none.cu"):
         assert said in done.stderr

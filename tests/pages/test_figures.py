@@ -50,7 +50,7 @@ def test_roles_differ_in_shape_too():
 
 def test_the_style_sheet_and_the_kit_have_the_colours_of_the_roles():
     sheet = (ROOT / "book/_static/lab.css").read_text(encoding="utf-8")
-    kit = (ROOT / "src/kda_lab/widgets/kit.js").read_text(encoding="utf-8")
+    kit = (ROOT / "src/kda_lab/pages/widgets/kit.js").read_text(encoding="utf-8")
     assert figures.colour_variables("light") in sheet and figures.colour_variables("dark") in sheet
     assert all(f'{name}: "{role.light}"' in kit for name, role in figures.ROLES.items())
 

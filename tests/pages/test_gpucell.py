@@ -13,6 +13,12 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "kda_lab"
 
+REAL = (
+    *(f"pages/{name}" for name in ("fingerprint", "gpucell", "pagecells")),
+    *(f"data/{name}" for name in ("__init__", "files", "provenance", "sources")),
+    "cuda/compile",
+)
+
 PAGE = """\
 ---
 file_format: mystnb
@@ -21,7 +27,8 @@ file_format: mystnb
 # A page
 
 ```{code-cell}
-from kda_lab import gpucell, toy
+from kda_lab import toy
+from kda_lab.pages import gpucell
 size = 4  # a comment
 noise = [0.25]
 ```
@@ -62,7 +69,8 @@ TOY = '''\
 """A module that a GPU cell uses."""
 from pathlib import Path
 
-from kda_lab.pages.fingerprint import note_source
+from kda_lab.cuda.compile import with_includes
+from kda_lab.data import sources
 
 
 class Shown:
@@ -80,7 +88,7 @@ class Shown:
 
 def double(n):
     """Twice n."""
-    note_source(Path(__file__).parent / "cuda" / "toy.cu")
+    sources.note(with_includes(Path(__file__).parent / "cuda/source/toy.cu"))
     return 2 * n  # twice
 '''
 
@@ -104,25 +112,25 @@ COMPILED = ("toy.cu", "toy.cuh", "ptx.cuh", "parts/tile.cuh", "parts/deep.cuh", 
 def lab(tmp_path):
     """A small tree with the real gpucell, a module, a CUDA file and a page; no IPython, and a torch that pretends."""
     files = {
-        "src/kda_lab/__init__.py": "",
+        **dict.fromkeys((f"src/kda_lab/{folder}__init__.py" for folder in ("", "cuda/", "pages/")), ""),
         "src/kda_lab/toy.py": TOY,
         "src/kda_lab/idle.py": "x = 1\n",
-        "src/kda_lab/cuda/toy.cu": '#include <cuda_bf16.h>\n#include "toy.cuh"\n__global__ void toy() { }  // '
+        "src/kda_lab/cuda/source/toy.cu": '#include <cuda_bf16.h>\n#include "toy.cuh"\n__global__ void toy() { }  // '
         "nothing\n",
-        "src/kda_lab/cuda/toy.cuh": '#include "parts/tile.cuh"\nconstexpr int C = 16;\n',
+        "src/kda_lab/cuda/source/toy.cuh": '#include "parts/tile.cuh"\nconstexpr int C = 16;\n',
         "book/page.md": PAGE,
         # headers in brackets, found from the folder of what is compiled; a stand-in of the same name runs on a CPU
-        "src/kda_lab/cuda/parts/tile.cuh": '# include <parts/deep.cuh>\n#include<ptx.cuh>\n#include "near.cuh"\n',
-        "src/kda_lab/cuda/parts/deep.cuh": "#include <toy.cuh>\nconstexpr int D = 1;\n",
-        "src/kda_lab/cuda/parts/near.cuh": "constexpr int E = 1;\n",
-        "src/kda_lab/cuda/parts/ptx.cuh": "constexpr int F = 0;\n",
-        "src/kda_lab/cuda/ptx.cuh": "constexpr int F = 1;\n",
+        "src/kda_lab/cuda/source/parts/tile.cuh": '# include <parts/deep.cuh>\n#include<ptx.cuh>\n#include "near.cuh"\n',
+        "src/kda_lab/cuda/source/parts/deep.cuh": "#include <toy.cuh>\nconstexpr int D = 1;\n",
+        "src/kda_lab/cuda/source/parts/near.cuh": "constexpr int E = 1;\n",
+        "src/kda_lab/cuda/source/parts/ptx.cuh": "constexpr int F = 0;\n",
+        "src/kda_lab/cuda/source/ptx.cuh": "constexpr int F = 1;\n",
         "src/kda_lab/cuda/on_cpu/ptx.cuh": "constexpr int F = 2;\n",
         "src/kda_lab/cuda/on_cpu/cuda_bf16.h": "struct bf16 { };\n",
         "stand-ins/torch/__init__.py": FAKE_TORCH,
         "stand-ins/IPython/__init__.py": 'raise ImportError("no IPython here")\n',
     }
-    for name in ("fingerprint", "gpucell", "pagecells"):
+    for name in REAL:
         files[f"src/kda_lab/{name}.py"] = (PACKAGE / f"{name}.py").read_text(encoding="utf-8")
     for name, text in files.items():
         path = tmp_path / name
@@ -141,7 +149,7 @@ class Lab:
         keep = {k: v for k, v in os.environ.items() if k not in ("KDA_GPU", "KDA_LAB_STATIC", "PYTHONPATH")}
         paths = os.pathsep.join([str(self.root / "src"), str(self.root / "stand-ins")])
         done = subprocess.run(
-            [sys.executable, "-c", f"import sys; from kda_lab import gpucell; sys.exit({code})"],
+            [sys.executable, "-c", f"import sys; from kda_lab.pages import gpucell; sys.exit({code})"],
             cwd=self.root,
             text=True,
             capture_output=True,
@@ -158,7 +166,7 @@ class Lab:
         return self.call(f"gpucell.check('book', **{options!r})")
 
     def read(self, name):
-        return json.loads((self.root / "recordings" / f"{name}.json").read_text(encoding="utf-8"))
+        return json.loads((self.root / "src/kda_lab/data/recordings" / f"{name}.json").read_text(encoding="utf-8"))
 
     def edit(self, name, old, new):
         path = self.root / name
@@ -183,8 +191,8 @@ def test_a_record_names_device_versions_and_sources(lab):
     made = lab.read("toy-first")
     assert made["provenance"]["device"] == "Pretended GPU" and made["provenance"]["cuda"] == "13.0"
     assert {"date", "driver", "python", "torch", "capability"} <= set(made["provenance"])
-    assert set(made["sources"]) == {"kda_lab/__init__.py", "kda_lab/toy.py"} | {
-        f"kda_lab/cuda/{name}" for name in COMPILED
+    assert set(made["sources"]) == {"kda_lab/cuda/__init__.py", "kda_lab/cuda/compile.py", "kda_lab/toy.py"} | {
+        f"kda_lab/cuda/source/{name}" for name in COMPILED
     }
 
 
@@ -202,11 +210,11 @@ def test_fresh_records_pass_the_check(lab):
         ("book/page.md", "# A page", "# A page with another title"),
         ("src/kda_lab/toy.py", '"""Twice n."""', '"""Two times n, of course."""'),
         ("src/kda_lab/toy.py", "# twice", "# two times"),
-        ("src/kda_lab/cuda/toy.cu", "// nothing", "/* at\n all */"),
-        ("src/kda_lab/cuda/toy.cu", "void toy() { }", "void  toy() { }"),
+        ("src/kda_lab/cuda/source/toy.cu", "// nothing", "/* at\n all */"),
+        ("src/kda_lab/cuda/source/toy.cu", "void toy() { }", "void  toy() { }"),
         ("src/kda_lab/idle.py", "x = 1", "x = 2"),
         ("src/kda_lab/cuda/on_cpu/ptx.cuh", "F = 2", "F = 3"),
-        ("src/kda_lab/cuda/parts/ptx.cuh", "F = 0", "F = 3"),
+        ("src/kda_lab/cuda/source/parts/ptx.cuh", "F = 0", "F = 3"),
     ],
 )
 def test_comments_layout_and_unused_code_leave_a_record_fresh(lab, name, old, new):
@@ -222,11 +230,11 @@ def test_comments_layout_and_unused_code_leave_a_record_fresh(lab, name, old, ne
         ("book/page.md", "size = 4", "size = 5", "the cell"),
         ("book/page.md", "noise = [0.25]", "noise = [0.5]", "the cell"),
         ("src/kda_lab/toy.py", "return 2 * n", "return n * 2", "kda_lab/toy.py"),
-        ("src/kda_lab/cuda/toy.cu", "void toy()", "void toys()", "kda_lab/cuda/toy.cu"),
-        ("src/kda_lab/cuda/toy.cuh", "C = 16", "C = 32", "kda_lab/cuda/toy.cuh"),
-        ("src/kda_lab/cuda/parts/near.cuh", "E = 1", "E = 2", "kda_lab/cuda/parts/near.cuh"),
-        ("src/kda_lab/cuda/parts/deep.cuh", "D = 1", "D = 2", "kda_lab/cuda/parts/deep.cuh"),
-        ("src/kda_lab/cuda/ptx.cuh", "F = 1", "F = 2", "kda_lab/cuda/ptx.cuh"),
+        ("src/kda_lab/cuda/source/toy.cu", "void toy()", "void toys()", "kda_lab/cuda/source/toy.cu"),
+        ("src/kda_lab/cuda/source/toy.cuh", "C = 16", "C = 32", "kda_lab/cuda/source/toy.cuh"),
+        ("src/kda_lab/cuda/source/parts/near.cuh", "E = 1", "E = 2", "kda_lab/cuda/source/parts/near.cuh"),
+        ("src/kda_lab/cuda/source/parts/deep.cuh", "D = 1", "D = 2", "kda_lab/cuda/source/parts/deep.cuh"),
+        ("src/kda_lab/cuda/source/ptx.cuh", "F = 1", "F = 2", "kda_lab/cuda/source/ptx.cuh"),
     ],
 )
 def test_changed_code_makes_a_record_stale(lab, name, old, new, said):
@@ -241,7 +249,7 @@ def test_changed_code_makes_a_record_stale(lab, name, old, new, said):
 
 def test_a_missing_record_fails_even_where_stale_ones_pass(lab):
     lab.record()
-    (lab.root / "recordings/toy-second.json").unlink()
+    (lab.root / "src/kda_lab/data/recordings/toy-second.json").unlink()
     status, printed = lab.check(allow_stale=True)
     assert status == 1 and "kda-lab gpu record toy-second" in printed
 
@@ -256,7 +264,7 @@ def test_an_orphaned_record_fails(lab):
 def test_recording_without_cuda_is_refused_with_one_sentence(lab):
     status, printed = lab.call("gpucell.record()")
     assert status == 1 and printed.count("\n") == 1 and "needs a CUDA device" in printed
-    assert not (lab.root / "recordings").exists()
+    assert not (lab.root / "src/kda_lab/data/recordings").exists()
 
 
 def test_a_record_from_the_cpu_fails_the_check(lab):
@@ -303,26 +311,28 @@ def test_another_magic_is_refused(lab):
 )
 def test_a_malformed_record_gets_one_sentence(lab, text):
     lab.record()
-    (lab.root / "recordings/toy-first.json").write_text(text, encoding="utf-8")
+    (lab.root / "src/kda_lab/data/recordings/toy-first.json").write_text(text, encoding="utf-8")
     status, printed = lab.check(allow_stale=True)
     assert status == 1 and printed.count("\n") == 2 and "record it again" in printed
 
 
 def test_a_failing_cell_leaves_the_old_record(lab):
     lab.record()
-    before = (lab.root / "recordings/toy-first.json").read_bytes()
+    before = (lab.root / "src/kda_lab/data/recordings/toy-first.json").read_bytes()
     lab.edit("book/page.md", "total = toy.double(size)", "total = {1, 2}")
     status, printed = lab.record("toy-first")
     assert status == 1 and "a record holds JSON alone" in printed
-    assert (lab.root / "recordings/toy-first.json").read_bytes() == before
-    assert len(list((lab.root / "recordings").iterdir())) == 2
+    assert (lab.root / "src/kda_lab/data/recordings/toy-first.json").read_bytes() == before
+    assert len(list((lab.root / "src/kda_lab/data/recordings").iterdir())) == 2
 
 
 def test_drawing_and_proof_modules_count_only_where_they_are_used(lab):
-    for name in ("figures", "widgets", "equations"):
+    (lab.root / "src/kda_lab/proof").mkdir()
+    for name in ("pages/figures", "pages/widgets", "proof/equations"):
         (lab.root / f"src/kda_lab/{name}.py").write_text("x = 1\n", encoding="utf-8")
-    lab.edit("book/page.md", "import gpucell, toy", "import equations, figures, gpucell, toy, widgets")
-    lab.edit("book/page.md", "total + sum(noise)", "from kda_lab import figures\nfigures.x + equations.x")
+    several = "from kda_lab import toy\nfrom kda_lab.pages import figures, widgets\nfrom kda_lab.proof import equations"
+    lab.edit("book/page.md", "from kda_lab import toy", several)
+    lab.edit("book/page.md", "total + sum(noise)", "figures.x + equations.x")
     assert lab.record()[0] == 0
     counted = {Path(s).stem for s in lab.read("toy-second")["sources"]} & {"figures", "widgets", "equations"}
     assert counted == {"figures", "equations"}
@@ -330,10 +340,12 @@ def test_drawing_and_proof_modules_count_only_where_they_are_used(lab):
 
 def test_a_source_outside_the_package_is_refused(lab):
     (lab.root / "other.cu").write_text("int x;", encoding="utf-8")
-    lab.edit("src/kda_lab/toy.py", 'Path(__file__).parent / "cuda" / "toy.cu"', repr(str(lab.root / "other.cu")))
+    lab.edit(
+        "src/kda_lab/toy.py", 'Path(__file__).parent / "cuda/source/toy.cu"', f"Path({str(lab.root / 'other.cu')!r})"
+    )
     status, printed = lab.record()
     assert status == 1 and "move it into the package" in printed
-    assert not (lab.root / "recordings").exists()
+    assert not (lab.root / "src/kda_lab/data/recordings").exists()
 
 
 def notebook(lab, cells, env):
@@ -372,12 +384,12 @@ def test_replay_shows_the_banner_the_outputs_and_what_is_bound(lab):
 
 def test_replay_of_a_stale_record_says_so_and_goes_on(lab):
     lab.record()
-    lab.edit("src/kda_lab/cuda/toy.cu", "void toy()", "void toys()")
+    lab.edit("src/kda_lab/cuda/source/toy.cu", "void toy()", "void toys()")
     lab.edit("book/page.md", "size = 4", "size = 5")
     outputs = notebook(lab, page_sources(lab), {"KDA_LAB_STATIC": "1"})
     assert "made by an earlier version of the code" in outputs[2][0]["data"]["text/html"]
     assert (
-        "kda_lab/cuda/toy.cu" in outputs[2][0]["data"]["text/plain"]
+        "kda_lab/cuda/source/toy.cu" in outputs[2][0]["data"]["text/plain"]
         and "the cell" in outputs[2][0]["data"]["text/plain"]
     )
     assert outputs[3][0]["text"] == "9\n"
@@ -386,7 +398,7 @@ def test_replay_of_a_stale_record_says_so_and_goes_on(lab):
 def test_a_notebook_with_cuda_records_what_the_command_line_would(lab):
     lab.record()
     want = lab.read("toy-second")
-    (lab.root / "recordings/toy-second.json").unlink()
+    (lab.root / "src/kda_lab/data/recordings/toy-second.json").unlink()
     notebook(lab, page_sources(lab), {"FAKE_CUDA": "1", "KDA_LAB_STATIC": ""})
     assert lab.read("toy-second") == want
 

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from kda_lab import chunk, cli, rules
+from kda_lab import EQUATIONS, chunk, cli, prove, rules
 from kda_lab.proof.engines import Disagreement, Field, Real, Ring, run_claim
-from kda_lab.proof.equations import EQUATIONS, equation, prove
+from kda_lab.proof.equations import equation
 from kda_lab.proof.registry import LEVELS, Mutant, judge, polynomial, variant
 
 

@@ -81,7 +81,9 @@ def two_pieces(g):
     g: any shape, fp32   returns (top, rest). The two together miss at most 2^-16 of g, one alone up to 2^-8; and what
     is missed is the same in every sum that the gate enters.
 
-    >>> g = torch.tensor([-0.1]); top, rest = two_pieces(g)
+    >>> import torch
+    >>> g = torch.tensor([-0.1])
+    >>> top, rest = two_pieces(g)
     >>> [(g.double() - kept).abs().item() / 0.1 < 2**-16 for kept in (top, top.double() + rest)]
     [False, True]
     """
@@ -109,9 +111,8 @@ def middle_units(Q, K, alpha):
     middle = expG[(len(alpha) + 1) // 2 - 1]  # [K]
     d = expG / middle  # [C, K] above 1 before the middle, below 1 behind it
     Q, read, write = Q * d, K * d, K / d
-    return Units(
-        Q, read, write, chunk.tril(read @ write.T), chunk.tril(Q @ write.T), middle, middle * 0 + 1, expG[-1] / middle
-    )
+    A, M = chunk.tril(read @ write.T), chunk.tril(Q @ write.T)  # [C, C] each
+    return Units(Q, read, write, A, M, middle, middle * 0 + 1, expG[-1] / middle)
 
 
 def edge_units(Q, K, alpha):

@@ -9,21 +9,19 @@ implementation.
 ['pass', 'pass']
 """
 
-import importlib
+from kda_lab.data.lazy import names
 
+# pytest loads the plugin of this package in every session: torch must not come with it
 _HOMES = {
-    "adapters": ("Implementation", "load", "wrap"),
-    "capabilities": ("FEATURES", "Capabilities", "parse"),
-    "cases": ("CASES",),
-    "case": ("OUTCOMES", "Case", "Result", "Wrong"),
+    "adapters": ("", "Implementation", "load", "wrap"),
+    "capabilities": ("", "FEATURES", "Capabilities", "parse"),
+    "case": ("", "OUTCOMES", "Case", "Result", "Wrong"),
+    "cases": ("", "CASES"),
+    "judge.generate": ("", "arguments", "generator"),
+    "judge.oracle": ("",),
+    "judge.tolerance": ("",),
     "run": ("all_ok", "chosen", "examine", "ok", "results"),
+    "study": ("",),
 }
-__all__ = sorted(name for names in _HOMES.values() for name in names)
-
-
-def __getattr__(name):
-    # pytest loads the plugin of this package in every session: torch must not come with it
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"kda_lab.conformance.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = names(__name__, _HOMES)
+__all__ = __dir__()

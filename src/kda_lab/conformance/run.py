@@ -9,7 +9,7 @@ from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import KINDS, Crashed, Refused, Result, Wrong
 from kda_lab.conformance.cases import CASES
 from kda_lab.conformance.judge import tolerance
-from kda_lab.conformance.judge.examiner import REASON, Bench
+from kda_lab.conformance.judge.examiner import REASON, Examiner
 
 NATURAL = {torch.float64: "float64", torch.float32: "float32", torch.float16: "tf32/fp16", torch.bfloat16: "bfloat16"}
 PROMISED = {
@@ -61,7 +61,7 @@ def measure_rung(implementation, dtype, seed):
     names = list(tolerance.RUNGS)
     for name in names[names.index("float64" if dtype == torch.float64 else "float32") :]:
         try:
-            bench = Bench(implementation, dtype, seed, "arithmetic", name)
+            bench = Examiner(implementation, dtype, seed, "arithmetic", name)
             bench.strictness = 0.4
             bench.right(bench.make(20))
             return name
@@ -76,7 +76,7 @@ def measure_rung(implementation, dtype, seed):
 def judge(case, implementation, dtype, seed, rung):
     """The result of one case."""
     start = time.perf_counter()
-    bench = Bench(implementation, dtype, seed, case.name, rung)
+    bench = Examiner(implementation, dtype, seed, case.name, rung)
     engines_that_ran(implementation)
     outcome, reason = verdict(case, bench)
     error, budget, what = bench.nearest or (None, None, "")

@@ -16,3 +16,12 @@ hopper.py, hopper_acceptance.py  its launch and checks
 workloads.py  shapes and inputs on which chunk kernels are compared
 trial.py      the frame of the acceptance checks
 """
+
+from kda_lab.data.lazy import modules, names
+
+_FUNCTIONS = {
+    "chunk": ("", "kda_chunk_forward"),
+    "decode": ("", "decode_core", "kda_decode"),
+    "segments": ("", "best_segments"),
+}
+__getattr__, __dir__ = names(__name__, modules(__file__) | _FUNCTIONS | {"hopper": ("", "kda_hopper_forward")})

@@ -1,7 +1,7 @@
 """From a .cu file to machine code, without a toolkit and without a GPU: NVRTC through cuda.core.
 
 `build` compiles one source with its constants, `resources` reads what the assembler reported, `Kernel` launches it.
-`python -m kda_lab.cuda.compile` prints the table for every kernel of this folder.
+`python -m kda_lab.cuda` prints the table for every kernel.
 """
 
 import ctypes
@@ -218,22 +218,3 @@ class Kernel:
                 self.function, blocks, 1, 1, threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(pointers), 0
             )
         )
-
-
-def main():
-    from kda_lab.cuda import chunk, decode, hopper, segments
-    from kda_lab.cuda.accept import trial
-
-    modules = chunk, decode, hopper, segments
-    variants = [(module.SOURCE, name, variant) for module in modules for name, variant in module.VARIANTS.items()]
-    builds = trial.build_all([(source, variant.constants()) for source, _, variant in variants])
-    print(f"{'kernel':18}{'variant':40}{'registers':>10}{'spills B':>10}{'stack B':>9}{'shared B':>10}")
-    for (_, name, variant), built in zip(variants, builds):
-        shared = variant.shared_bytes
-        for kernel, r in sorted(resources(built).items()):
-            size = shared[kernel] if isinstance(shared, dict) else shared
-            print(f"{kernel:18}{name:40}{r.registers:10}{r.spill_stores + r.spill_loads:10}{r.stack:9}{size:10}")
-
-
-if __name__ == "__main__":
-    main()

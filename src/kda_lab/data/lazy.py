@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+from pathlib import Path
 
 
 def names(package, homes):
@@ -30,3 +31,14 @@ def names(package, homes):
         return getattr(loaded, attribute) if attribute else loaded
 
     return get, lambda: sorted(home)
+
+
+def modules(file):
+    """The modules and packages beside a package's ``__init__.py``, as homes for `names`.
+
+    >>> import kda_lab.data
+    >>> modules(kda_lab.data.__file__)["lazy"]
+    ('',)
+    """
+    found = [p for p in Path(file).parent.iterdir() if p.suffix == ".py" or (p / "__init__.py").is_file()]
+    return {p.stem: ("",) for p in sorted(found) if not p.stem.startswith("__")}

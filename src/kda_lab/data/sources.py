@@ -20,8 +20,13 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parents[1]
 
 # what only finds names, runs cells or reads the command line changes no result
-NEVER = ("", "cli", "pages.fingerprint", "pages.gpucell", "pages.pagecells", "data.files")
-IF_IMPORTED = {"pages.figures": "figures", "pages.widgets": "widgets"}
+NEVER = (
+    "",
+    "cli",
+    *(f"data{name}" for name in ("", ".files", ".lazy", ".provenance", ".sources")),
+    *(f"pages{name}" for name in ("", ".fingerprint", ".gpucell", ".pagecells")),
+)
+IF_DRAWN = {"pages.figures": "figures", "pages.widgets": "widgets"}
 IF_NAMED = {"proof": ("proof", "equations", "prove"), "conformance": ("conformance", "examine")}
 
 _noted: set[Path] = set()
@@ -106,14 +111,14 @@ def note(paths: Iterable[str | os.PathLike[str]]) -> None:
     _noted.update(Path(path).resolve() for path in paths)
 
 
-def used(imported: Collection[str] = (), named: Collection[str] = ()) -> dict[str, str]:
+def used(drawn: Collection[str] = (), named: Collection[str] = ()) -> dict[str, str]:
     """Digest of every file of this package that this process used, by path from the folder above the package.
 
-    imported: words of import statements, which make figures and widgets count   named: all identifiers, which make
-    proofs
-    and the conformance suite count.   Raises ValueError for a noted file outside of the package.
+    drawn: identifiers that make figures and widgets count   named: identifiers that make proofs and the conformance suite
+    count.   Raises ValueError for a noted file outside of the package.
 
-    >>> "kda_lab/data/sources.py" in used()
+    >>> from kda_lab import rules
+    >>> list(used()).count("kda_lab/rules.py") == list(used(["figures"], ["prove"])).count("kda_lab/rules.py") == 1
     True
     """
     paths = set(_noted)
@@ -121,7 +126,7 @@ def used(imported: Collection[str] = (), named: Collection[str] = ()) -> dict[st
         inner = name.removeprefix(PACKAGE.name).removeprefix(".")
         if name.split(".")[0] != PACKAGE.name or not getattr(module, "__file__", None) or inner in NEVER:
             continue
-        if any(_below(inner, part) and word not in imported for part, word in IF_IMPORTED.items()):
+        if any(_below(inner, part) and word not in drawn for part, word in IF_DRAWN.items()):
             continue
         if any(_below(inner, part) and not set(words) & set(named) for part, words in IF_NAMED.items()):
             continue

@@ -5,7 +5,7 @@ import math
 import torch
 
 from kda_lab import conformance, ops
-from kda_lab.conformance.judge import tolerance
+from kda_lab.conformance import tolerance
 
 
 def budget():

@@ -4,13 +4,18 @@ import itertools
 
 import numpy as np
 
-from kda_lab.pages.figures.keeping import hit_of, served
-from kda_lab.serving.blocks.chunking import Splitting, prefill_chunks
-from kda_lab.serving.blocks.coordinator import joint_hit
-from kda_lab.serving.blocks.scheduler import hybrid
-from kda_lab.serving.run.engine import Engine
-from kda_lab.serving.trials.faults import FAULTS
-from kda_lab.serving.trials.scenarios import fresh
+import kda_lab as kl
+from kda_lab.serving import (
+    Engine,
+    Splitting,
+    fresh,
+    hybrid,
+    joint_hit,
+    prefill_chunks,
+)
+
+hit_of, served = kl.figures.keeping.hit_of, kl.figures.keeping.served
+FAULTS = kl.serving.faults.FAULTS
 
 
 def by_hand():

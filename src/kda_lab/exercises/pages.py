@@ -2,9 +2,14 @@
 
 from dataclasses import replace
 
-from kda_lab.serving.plan import specs as s
-from kda_lab.serving.plan.groups import cache_groups
-from kda_lab.serving.plan.layout import bytes_per_block, kernel_block_table, kernel_stride, make_layout
+import kda_lab as kl
+from kda_lab.serving import cache_groups
+from kda_lab.serving import specs as s
+
+bytes_per_block = kl.serving.layout.bytes_per_block
+kernel_block_table = kl.serving.layout.kernel_block_table
+kernel_stride = kl.serving.layout.kernel_stride
+make_layout = kl.serving.layout.make_layout
 
 
 def by_hand():

@@ -1,9 +1,9 @@
 """Exercises of the chapter on shared prefixes."""
 
-from kda_lab.pages.figures.prefixes import family, found
-from kda_lab.serving.blocks.scheduler import hybrid
-from kda_lab.serving.run.engine import Engine
-from kda_lab.serving.trials.scenarios import fresh, serve
+import kda_lab as kl
+from kda_lab.serving import Engine, fresh, hybrid, serve
+
+family, found = kl.figures.prefixes.family, kl.figures.prefixes.found
 
 
 def by_hand():

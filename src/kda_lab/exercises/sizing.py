@@ -1,9 +1,11 @@
 """Exercises of the chapter on sizing a hybrid model."""
 
-from kda_lab.serving.plan.config import read
-from kda_lab.serving.plan.fields import load
-from kda_lab.serving.plan.plan import GIB, plan
-from kda_lab.serving.plan.specs import FP8, ceil_div
+import kda_lab as kl
+from kda_lab import plan
+from kda_lab.serving import GIB, load
+
+read = kl.serving.config.read
+FP8, ceil_div = kl.serving.specs.FP8, kl.serving.specs.ceil_div
 
 
 def by_hand():

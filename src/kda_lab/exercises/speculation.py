@@ -2,12 +2,12 @@
 
 import torch
 
+import kda_lab as kl
 from kda_lab import rules
-from kda_lab.serving.drafts.replayssm import Inputs
-from kda_lab.serving.drafts.slots import Slots
-from kda_lab.serving.drafts.speculation import running_column
-from kda_lab.serving.plan import costs
-from kda_lab.serving.trials.speculation_faults import run
+from kda_lab.serving import Inputs, Slots, costs
+
+running_column = kl.serving.speculation.running_column
+run = kl.serving.speculation_faults.run
 
 
 def by_hand():

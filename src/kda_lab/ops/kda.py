@@ -91,8 +91,8 @@ def naive_kda(
 ):
     """The oracle: ``rules.kda`` for each token, in ``dtype``, from which o and the state come back as they are.
 
-    >>> x, g, beta = torch.ones(1, 2, 1, 1), torch.tensor([0.0, -torch.inf]).reshape(1, 2, 1, 1),
-    ...     torch.tensor([[[1.0], [0.0]]])
+    >>> x, beta = torch.ones(1, 2, 1, 1), torch.tensor([[[1.0], [0.0]]])
+    >>> g = torch.tensor([0.0, -torch.inf]).reshape(1, 2, 1, 1)
     >>> naive_kda(x, x, x, g, beta)[0].flatten().tolist()                  # -inf clears the channel
     [1.0, 0.0]
     """

@@ -24,20 +24,20 @@ def cell_digest(cells: list[Cell]) -> str:
 def used_sources(cells: list[Cell]) -> dict[str, str]:
     """Digest of every source that counts for the last of these cells, by path from the folder above the package."""
     try:
-        return sources.used(_mentioned(cells[-1:])[0], _mentioned(cells)[1])
+        return sources.used(_names(cells[-1:]), _names(cells))
     except ValueError as error:
         raise PageError(f"{cells[-1].name}: {error}") from None
 
 
-def _mentioned(cells: list[Cell]) -> tuple[set[str], set[str]]:
-    """The words of all import statements in these cells, and all identifiers, imports included."""
-    imports, names = set(), set()
+def _names(cells: list[Cell]) -> set[str]:
+    """All identifiers in these cells, and the words of their import statements."""
+    names = set()
     for node in (node for cell in cells for node in ast.walk(tree(cell))):
         if isinstance(node, ast.Import | ast.ImportFrom):
             dotted = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
-            imports |= {word for name in dotted for word in name.split(".")}
+            names |= {word for name in dotted for word in name.split(".")}
         elif isinstance(node, ast.Name):
             names.add(node.id)
         elif isinstance(node, ast.Attribute):
             names.add(node.attr)
-    return imports, names | imports
+    return names

@@ -10,10 +10,9 @@ What a record depends on, and so what makes it stale:
 
 * the cell, and the earlier cells of the page that it needs (`kda_lab.pages.pagecells`): recording runs exactly these.
 * every module of ``kda_lab`` that was loaded when the cell finished. ``gpucell``, ``pagecells`` and ``cli`` never
-  count; ``figures`` and
-  ``widgets`` count if the cell itself imports them, since a record keeps the drawing as it was made; ``proof``,
-  ``equations`` and ``conformance`` count if the cell, or a cell that it needs, names them.
-* every CUDA file that was compiled (`note_source`), with the files of ours that it includes.
+  count; ``figures`` and ``widgets`` count if the cell itself names them, since a record keeps the drawing as it was
+  made; ``proof`` and ``conformance`` count if the cell, or a cell that it needs, names them.
+* every CUDA file that was compiled (`kda_lab.data.sources.note`), with the files of ours that it includes.
 
 All are compared without comments and docstrings. The rule errs on the safe side: a module that was loaded for another
 cell of the page counts too.
@@ -337,7 +336,7 @@ def record(only: Iterable[str] = (), folder: str | os.PathLike[str] = BOOK) -> i
     paths = os.pathsep.join([str(PACKAGE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     results = [
         subprocess.run(
-            [sys.executable, "-m", f"{PACKAGE.name}.gpucell", str(page), *names],
+            [sys.executable, "-m", f"{PACKAGE.name}.pages.gpucell", str(page), *names],
             check=False,
             env={**os.environ, "PYTHONPATH": paths},
         ).returncode

@@ -14,7 +14,7 @@ FORBIDDEN = ("CUDA error", "Triton Error [CUDA]", "out of memory", "illegal memo
 REASON = 1200  # characters of an error's message that are kept
 
 
-class Bench:
+class Examiner:
     """One implementation under one case.
 
     implementation: an ``adapters.Implementation``   dtype: of q, k, v   seed: determines all inputs

@@ -3,11 +3,11 @@
 Every case runs on memory poisoned with nan, one sequence also in segments, a cut case also on few multiprocessors, and
 is compared with the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move
 arguments.
---small   cases of a few tokens without timing, for compute-sanitizer
---every-lane   with it, for racecheck: every lane arrives where one would do, since that tool follows a thread's own
-arrivals --on-cpu  the small cases through the host compiler, on a machine without a GPU
---time    timing alone, --all of one sequence also in segments; --shapes (as for `workloads.shape`), --gates: lists,
-with commas With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
+--small       cases of a few tokens without timing, for compute-sanitizer
+--every-lane  with it, for racecheck: every lane arrives where one would do, since that tool follows a thread's own arrivals
+--on-cpu      the small cases through the host compiler, on a machine without a GPU
+--time        timing alone; with --all, one sequence also in segments; --shapes (as for `workloads.shape`), --gates: lists
+With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
 """
 
 import contextlib

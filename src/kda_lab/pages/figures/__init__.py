@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from kda_lab.data.lazy import modules, names
+
 
 class Role(NamedTuple):
     """How a role looks: its colour on white and on black, and its marker, line and hatch where colour is not enough."""
@@ -318,3 +320,7 @@ def _picture(body: str, width: float, view: Sequence[float], alt: str) -> Pictur
 def colour_variables(theme: str) -> str:
     """The CSS variables of the roles for the theme "light" or "dark", as the book's style sheet has them."""
     return " ".join(f"--kda-{name}: {getattr(role, theme)};" for name, role in ROLES.items())
+
+
+# the figures of a chapter are imported when they are first used
+__getattr__, __dir__ = names(__name__, modules(__file__))

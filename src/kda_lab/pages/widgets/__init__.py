@@ -16,6 +16,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from kda_lab.data.lazy import modules, names
+
 _KIT = Path(__file__).with_name("kit.js")
 
 
@@ -153,3 +155,7 @@ _CSS = (
     ".kda-widget output{min-width:3.5em;font-variant-numeric:tabular-nums}.kda-widget svg{display:block;margin:.4em 0}"
     ".kda-widget .kda-say{margin:.2em 0;min-height:1.5em}"
 )
+
+
+# the widgets of a chapter are imported when they are first used
+__getattr__, __dir__ = names(__name__, modules(__file__))

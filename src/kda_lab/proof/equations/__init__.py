@@ -5,7 +5,7 @@ True
 """
 
 from kda_lab.proof import display, registry
-from kda_lab.proof.equations import chunk, memory, rules, serving
+from kda_lab.proof.equations import chunk, index, memory, rules, serving  # noqa: F401
 
 # in the order of the book, as far as one part needs another
 PARTS = (*memory.PARTS, *rules.PARTS, *chunk.PARTS, *serving.PARTS)

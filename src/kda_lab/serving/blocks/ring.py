@@ -6,6 +6,9 @@ a hit, and it is neither keyed nor looked up.
 
 from kda_lab.serving.blocks.tables import Manager
 
+# tokens whose rows a ring pools into one key
+POOL = 4
+
 
 class RingManager(Manager):
     """One block a request: token t is row t mod B.

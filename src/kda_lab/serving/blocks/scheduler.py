@@ -6,9 +6,9 @@ from typing import NamedTuple
 from kda_lab.serving.blocks.chunking import Splitting, chunk_end
 from kda_lab.serving.blocks.coordinator import Coordinator, Hit
 from kda_lab.serving.blocks.pool import BlockPool
+from kda_lab.serving.blocks.ring import POOL
 from kda_lab.serving.blocks.tables import CacheGroup
 from kda_lab.serving.plan.specs import tail_ring
-from kda_lab.serving.run.tinymodel import POOL
 
 
 class Settings(NamedTuple):

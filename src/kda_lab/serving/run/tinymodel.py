@@ -11,10 +11,9 @@ import hashlib
 import numpy as np
 
 from kda_lab.rules import kda
+from kda_lab.serving.blocks.ring import POOL
 
 K, V, TAPS, WIDTH = 3, 2, 4, 2
-# tokens whose rows a ring pools into one key
-POOL = 4
 # channels that go through the convolution: q, k, v; after them the gates
 MIXED = K + K + V
 CHANNELS = MIXED + K + 1

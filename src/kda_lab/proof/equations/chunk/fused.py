@@ -215,7 +215,7 @@ def sums(name, *patches):
 
 
 def pieces(name, *patches):
-    return Mutant(name, (variant(chunk_fused.two_pieces, *patches), gate_sums))
+    return Mutant(name, (variant(chunk_fused.two_pieces, *patches, torch=torch), gate_sums))
 
 
 def halves(name, old, new):
