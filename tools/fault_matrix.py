@@ -21,8 +21,8 @@ BLUNT = 12
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from kda_lab import conformance
-from tests.conformance.faults import FAULTS, VARIANTS
+from kda_lab import conformance  # noqa: E402
+from tests.conformance.faults import FAULTS, VARIANTS  # noqa: E402
 
 
 def judged(planted):
@@ -64,6 +64,7 @@ def summary(found, silent):
 
 
 def main():
+    """Run and print; 1 for a fault that nothing catches or a variant that is blamed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--json", metavar="FILE", help="write fault -> case -> seconds to this file")

@@ -106,6 +106,7 @@ class _Change(ast.NodeTransformer):
 
 
 def strip_docstrings(tree):
+    """The tree with empty docstrings."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if (
@@ -169,6 +170,7 @@ def child(module, source):
 
 
 def survives(module, source):
+    """Whether a mutant passes every check, tried in a process of its own."""
     pid = os.fork()
     if pid == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -183,14 +185,13 @@ def survives(module, source):
 
 
 def main():
+    """Try the mutants; 1 if one survives."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("modules", nargs="*", default=MODULES)
     parser.add_argument("--sample", type=int, help="a seeded sample of this many mutants over all modules")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     sys.path.insert(0, str(SRC))
-    import numpy
-    import sympy
     import torch
 
     torch.set_num_threads(1)

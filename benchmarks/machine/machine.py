@@ -24,10 +24,7 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda import hopper
 
 HERE = Path(__file__).resolve().parent
-SOURCES = {
-    "machine_memory.cu": ("costs", "loaded", "frames"),
-    "machine_warps.cu": ("cluster", "roles", "products"),
-}
+SOURCES = {"machine_memory.cu": ("costs", "loaded", "frames"), "machine_warps.cu": ("cluster", "roles", "products")}
 CONSTANTS = {"HOPPER": f'"{cuda_compile.HERE / "hopper.cuh"}"'}
 # instructions of a loop, and copies of it for the twelve warps of a thread block
 CODE = ((512, 1), (1536, 1), (2560, 1), (512, 3), (1024, 3), (64, 12), (160, 12), (256, 12))
@@ -197,12 +194,7 @@ def roles(m):
 def products(m):
     """Products of a warpgroup beside eight other warps, and what those do meanwhile."""
     # what the other eight warps do, and how many of these instructions a round of theirs has (machine.cuh)
-    others = {
-        "nothing": (IDLE, 0),
-        "ffma": (MULTIPLY, 64),
-        "mma.sync": (PRODUCTS, 16),
-        "ldmatrix": (LOAD_TILES, 2),
-    }
+    others = {"nothing": (IDLE, 0), "ffma": (MULTIPLY, 64), "mma.sync": (PRODUCTS, 16), "ldmatrix": (LOAD_TILES, 2)}
     for name, (kind, count) in others.items():
         values = {}
         for a, how in ((0, "no wgmma"), (1, "A in registers"), (2, "A in shared")):

@@ -22,7 +22,6 @@ from tests.bench.benches import (
     Clock,
     changed,
     made,
-    one_thread,
     raising,
     right,
     rows,

@@ -16,7 +16,7 @@ from kda_lab import figures
 from kda_lab.bench import chart, check, cli, document, run, table
 from kda_lab.bench.implementations import READABLE
 from kda_lab.pages.gpucell import write_text
-from tests.bench.benches import RIGHT, SETTINGS, made, one_thread, raising, rows, spoiled
+from tests.bench.benches import RIGHT, SETTINGS, made, raising, rows, spoiled
 
 
 @pytest.fixture(scope="module")

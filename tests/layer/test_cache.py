@@ -9,7 +9,7 @@ from kda_lab import costs, layer
 from kda_lab.cuda import decode
 from kda_lab.layer import step as step_module
 from kda_lab.proof.registry import variant
-from tests.layer.layers import HIDDEN, KINDS, hidden, make, one_thread, plain
+from tests.layer.layers import HIDDEN, KINDS, hidden, make, plain
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 

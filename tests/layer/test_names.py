@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from kda_lab import layer
 from kda_lab.layer.base import DeltaRuleLayer
 from kda_lab.proof.registry import variant
-from tests.layer.layers import HIDDEN, KINDS, hidden, make, one_thread, plain
+from tests.layer.layers import HIDDEN, KINDS, hidden, make, plain
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 RECORDED = json.loads((resources.files("kda_lab") / "data/fla_layer_names.json").read_text())

@@ -9,7 +9,7 @@ import torch
 
 from kda_lab import layer
 from kda_lab.layer.cache import Snapshot
-from tests.layer.layers import KINDS, hidden, make, one_thread, plain
+from tests.layer.layers import KINDS, hidden, make, plain
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 

@@ -120,7 +120,8 @@ def lab(tmp_path):
         "src/kda_lab/cuda/source/toy.cuh": '#include "parts/tile.cuh"\nconstexpr int C = 16;\n',
         "book/page.md": PAGE,
         # headers in brackets, found from the folder of what is compiled; a stand-in of the same name runs on a CPU
-        "src/kda_lab/cuda/source/parts/tile.cuh": '# include <parts/deep.cuh>\n#include<ptx.cuh>\n#include "near.cuh"\n',
+        "src/kda_lab/cuda/source/parts/tile.cuh": "# include <parts/deep.cuh>\n#include<ptx.cuh>\n"
+        '#include "near.cuh"\n',
         "src/kda_lab/cuda/source/parts/deep.cuh": "#include <toy.cuh>\nconstexpr int D = 1;\n",
         "src/kda_lab/cuda/source/parts/near.cuh": "constexpr int E = 1;\n",
         "src/kda_lab/cuda/source/parts/ptx.cuh": "constexpr int F = 0;\n",

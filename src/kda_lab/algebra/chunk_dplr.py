@@ -82,6 +82,6 @@ def dplr(S, Q, K, V, w, a, b):
     M_qb, M_qk = chunk.decayed_scores(Q, b, w), chunk.decayed_scores(Q, K, w)  # [C, C] lower
     R = triangular.substitution(-A_ab)  # (I - A_ab)^-1
     Z = R @ (A_in @ S.T + A_ak @ V)  # [C, V]
-    O = Q_in @ S.T + M_qb @ Z + M_qk @ V
+    O = Q_in @ S.T + M_qb @ Z + M_qk @ V  # [C, V]
     S = S * G[-1] + Z.T @ B_g + V.T @ K_g
     return DplrChunk(A_ab, A_ak, R, M_qb, M_qk, A_in, Q_in, B_g, K_g, Z, S, O)

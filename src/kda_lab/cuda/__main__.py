@@ -1,4 +1,7 @@
-"""Registers, spills, stack and shared memory of every kernel in every variant, compiled without a GPU: `python -m kda_lab.cuda`"""
+"""Registers, spills, stack and shared memory of every kernel in every variant, compiled without a GPU.
+
+`python -m kda_lab.cuda`
+"""
 
 from kda_lab.cuda import chunk, decode, hopper, segments
 from kda_lab.cuda import compile as cuda_compile

@@ -114,7 +114,7 @@ def note(paths: Iterable[str | os.PathLike[str]]) -> None:
 def used(drawn: Collection[str] = (), named: Collection[str] = ()) -> dict[str, str]:
     """Digest of every file of this package that this process used, by path from the folder above the package.
 
-    drawn: identifiers that make figures and widgets count   named: identifiers that make proofs and the conformance suite
+    drawn: identifiers that make figures and widgets count   named: those that make proofs and the conformance suite
     count.   Raises ValueError for a noted file outside of the package.
 
     >>> from kda_lab import rules

@@ -5,14 +5,7 @@ import itertools
 import numpy as np
 
 import kda_lab as kl
-from kda_lab.serving import (
-    Engine,
-    Splitting,
-    fresh,
-    hybrid,
-    joint_hit,
-    prefill_chunks,
-)
+from kda_lab.serving import Engine, Splitting, fresh, hybrid, joint_hit, prefill_chunks
 
 hit_of, served = kl.figures.keeping.hit_of, kl.figures.keeping.served
 FAULTS = kl.serving.faults.FAULTS

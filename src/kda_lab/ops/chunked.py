@@ -52,7 +52,7 @@ def run(problem, C):
     q, k, v, g, beta = cut_problem(p, rows)
     local = local_terms(q, k, v, g, beta)
     S_in, E, S = pass_states(local, p.S[order], active)
-    O = read_out(local, S_in, E)
+    O = read_out(local, S_in, E)  # [X, HV, C, V]
     return back_to_tokens(O, rows, p.v.shape[:2]), S[order.argsort()], S_in
 
 

@@ -10,14 +10,7 @@ from kda_lab.ops.contract import LINEAR_ATTENTION, Call
 
 
 def chunk_linear_attention(
-    q,
-    k,
-    v,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    chunk_size=None,
+    q, k, v, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None, chunk_size=None
 ):
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
@@ -31,14 +24,7 @@ def chunk_linear_attention(
 
 
 def recurrent_linear_attention(
-    q,
-    k,
-    v,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    chunk_size=None,
+    q, k, v, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None, chunk_size=None
 ):
     """Token by token, as in decoding; arguments and results of ``chunk_linear_attention``.
 

@@ -85,7 +85,7 @@ def kernel_packages():
     """Whether the packages that compile and launch CUDA source are installed; says once if they are not."""
     try:
         import cuda.bindings.driver
-        import cuda.core
+        import cuda.core  # noqa: F401
     except ImportError as error:
         warnings.warn(
             f"the CUDA kernels need cuda-core and NVRTC, and {error.name} is missing; "

@@ -47,6 +47,7 @@ def parse_cell(source: str, page: Path = Path("a cell"), line: int = 1, tags: tu
 
 
 def arguments(words: list[str], where: str) -> tuple[str, tuple[str, ...]]:
+    """Name and bound variables of a ``%%gpu`` line; PageError for a word that is none."""
     if (
         not words
         or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", words[0])
@@ -94,6 +95,7 @@ def _options(lines: list[str], first: int, end: int) -> tuple[int, tuple[str, ..
 
 
 def tree(cell: Cell) -> ast.Module:
+    """A cell's syntax tree; PageError if it is not Python."""
     try:
         return ast.parse(cell.code)
     except SyntaxError as error:

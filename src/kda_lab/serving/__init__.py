@@ -20,92 +20,33 @@ rule · ``workload`` chats that share prompts, in tokens alone.
 from kda_lab.data.lazy import names
 
 _HOMES = {
-    "plan.plan": (
-        "GIB",
-        "log_lines",
-        "request_blocks",
-    ),
+    "plan.plan": ("GIB", "log_lines", "request_blocks"),
     "plan.specs": ("",),
-    "plan.fields": (
-        "",
-        "load",
-    ),
-    "plan.groups": (
-        "",
-        "cache_groups",
-        "deal",
-    ),
+    "plan.fields": ("", "load"),
+    "plan.groups": ("", "cache_groups", "deal"),
     "plan.layout": ("",),
     "plan.costs": ("",),
     "plan.config": ("",),
-    "blocks.chunking": (
-        "",
-        "Splitting",
-        "chunk_end",
-        "prefill_chunks",
-    ),
-    "blocks.retention": (
-        "",
-        "retention_mask",
-    ),
-    "blocks.request": (
-        "",
-        "Request",
-    ),
-    "blocks.scheduler": (
-        "",
-        "Scheduler",
-        "hybrid",
-    ),
-    "blocks.coordinator": (
-        "",
-        "joint_hit",
-    ),
-    "run.engine": (
-        "",
-        "Engine",
-    ),
+    "blocks.chunking": ("", "Splitting", "chunk_end", "prefill_chunks"),
+    "blocks.retention": ("", "retention_mask"),
+    "blocks.request": ("", "Request"),
+    "blocks.scheduler": ("", "Scheduler", "hybrid"),
+    "blocks.coordinator": ("", "joint_hit"),
+    "run.engine": ("", "Engine"),
     "run.timeline": ("",),
     "run.decoding": ("",),
     "run.recordworker": ("",),
     "run.tinymodel": ("",),
-    "run.worker": (
-        "",
-        "Worker",
-    ),
+    "run.worker": ("", "Worker"),
     "drafts.speculation": ("",),
-    "drafts.recoverssm": (
-        "",
-        "RecoverSSM",
-    ),
-    "drafts.replayssm": (
-        "",
-        "Inputs",
-        "ReplaySSM",
-    ),
-    "drafts.slots": (
-        "",
-        "Slots",
-    ),
-    "trials.faults": (
-        "",
-        "NoJunction",
-        "break_it",
-    ),
-    "trials.scenarios": (
-        "",
-        "fresh",
-        "serve",
-    ),
-    "trials.workload": (
-        "",
-        "Chat",
-    ),
+    "drafts.recoverssm": ("", "RecoverSSM"),
+    "drafts.replayssm": ("", "Inputs", "ReplaySSM"),
+    "drafts.slots": ("", "Slots"),
+    "trials.faults": ("", "NoJunction", "break_it"),
+    "trials.scenarios": ("", "fresh", "serve"),
+    "trials.workload": ("", "Chat"),
     "trials.speculation_faults": ("",),
-    "trials.traces": (
-        "",
-        "read_trace",
-    ),
+    "trials.traces": ("", "read_trace"),
 }
 __getattr__, __dir__ = names(__name__, _HOMES)
 __all__ = __dir__()

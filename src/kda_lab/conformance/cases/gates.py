@@ -43,13 +43,7 @@ def gates_below_the_usual_bound(bench):
         bench.right(constant(bench, 16, g), what=f"g={g}: ")
 
 
-@case(
-    "gates",
-    input="g=-5.4, -5.6 and -5.8 everywhere, S0 of 2^20",
-    clause=clauses.GATE,
-    ops=GATED,
-    needs="given-gate",
-)
+@case("gates", input="g=-5.4, -5.6 and -5.8 everywhere, S0 of 2^20", clause=clauses.GATE, ops=GATED, needs="given-gate")
 def gates_just_beyond_the_usual_bound(bench):
     """A gate held at a bound of -5.x, or a reciprocal of the decays of 16 tokens, which overflows from -5.55 a token
     on.

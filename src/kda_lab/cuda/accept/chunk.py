@@ -292,6 +292,7 @@ def show(result):
 
 
 def main():
+    """The command."""
     options = trial.arguments(__doc__).parse_args()
     small = options.small or options.on_cpu
     todo = list(cases("cpu" if options.on_cpu else "cuda", small))

@@ -349,6 +349,7 @@ def show(result):
 
 
 def main():
+    """The command."""
     parser = trial.arguments(__doc__)
     parser.add_argument("--resources", action="store_true", help="registers and spills alone, compiled without a GPU")
     options = parser.parse_args()

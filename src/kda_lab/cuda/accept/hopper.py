@@ -4,9 +4,9 @@ Every case runs on memory poisoned with nan, one sequence also in segments, a cu
 is compared with the token loop in float64. Times are those of a CUDA graph, beside the time in which memory could move
 arguments.
 --small       cases of a few tokens without timing, for compute-sanitizer
---every-lane  with it, for racecheck: every lane arrives where one would do, since that tool follows a thread's own arrivals
+--every-lane  with it, for racecheck: every lane arrives where one would do: it follows a thread's own arrivals
 --on-cpu      the small cases through the host compiler, on a machine without a GPU
---time        timing alone; with --all, one sequence also in segments; --shapes (as for `workloads.shape`), --gates: lists
+--time        timing alone; with --all, one sequence also in segments; --shapes (of `workloads`), --gates: lists
 With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
 """
 
@@ -262,6 +262,7 @@ def resources(todo, timed):
 
 
 def main():
+    """The command."""
     parser = trial.arguments(__doc__)
     parser.add_argument("--every-lane", action="store_true", help="all lanes arrive, for racecheck")
     parser.add_argument("--time", action="store_true", help="timing alone")

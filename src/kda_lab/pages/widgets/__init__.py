@@ -134,7 +134,7 @@ def _kernel() -> bool:
     if os.environ.get("KDA_LAB_STATIC"):
         return False
     try:
-        import ipywidgets
+        import ipywidgets  # noqa: F401
         from IPython import get_ipython
     except ImportError:
         return False

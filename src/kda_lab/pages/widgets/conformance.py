@@ -8,7 +8,7 @@ START = "extreme-gates"
 NOTES = {
     "gates-just-beyond-the-usual-bound": "The -5.55 is that of 1/e^G in plain fp32, -88.7 in 16 tokens; where small "
     "numbers are "
-    "flushed to zero it is -5.46, and -87.3.",
+    "flushed to zero it is -5.46, and -87.3."
 }
 _DRAW = """
   const x0 = 8, w = 4, y0 = 34, row = 36, n = data.say.length, px = (i) => x0 + w * i;

@@ -281,14 +281,7 @@ def kernel_unit(kernel_min, user_block, mla):
     return max(unit, 128) if mla else unit
 
 
-def aligned_block(
-    state_page,
-    token_bytes,
-    kernel_min,
-    user_block=16,
-    mla=False,
-    backends=(1,),
-):
+def aligned_block(state_page, token_bytes, kernel_min, user_block=16, mla=False, backends=(1,)):
     """The least block whose attention page holds one state: the number behind "Setting attention block size to 640".
 
     state_page: bytes of one state of one layer and rank   token_bytes: bytes of one token in one attention layer

@@ -11,7 +11,6 @@ import hashlib
 import numpy as np
 
 from kda_lab.rules import kda
-from kda_lab.serving.blocks.ring import POOL
 
 K, V, TAPS, WIDTH = 3, 2, 4, 2
 # channels that go through the convolution: q, k, v; after them the gates

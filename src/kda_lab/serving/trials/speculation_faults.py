@@ -117,11 +117,7 @@ FAULTS = {
         _ROW,
     ),
     "ring-not-cut": Fault(
-        "records of rejected drafts count",
-        ReplaySSM,
-        "accept",
-        (_ACCEPT, "self.position += self.verified"),
-        _RING,
+        "records of rejected drafts count", ReplaySSM, "accept", (_ACCEPT, "self.position += self.verified"), _RING
     ),
     "exponents-apart": Fault(
         "e^(G_n - G_j) as e^G_n e^-G_j, in fp32",

@@ -91,7 +91,7 @@ def linear(x, weight):
     >>> linear(torch.ones(1, 1, 2, 3), torch.ones(2, 3, 1)).flatten().tolist()
     [3.0, 3.0]
     """
-    B, T, R, _ = x.shape
+    B, T = x.shape[:2]
     return (x.flatten(0, 1).transpose(0, 1) @ weight).transpose(0, 1).unflatten(0, (B, T))
 
 

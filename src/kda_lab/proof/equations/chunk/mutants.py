@@ -116,8 +116,5 @@ CHUNK_MUTANTS = (
     wrong_chunk("M is multiplied by beta", (_M, _M + " * beta[:, None]")),
     wrong_chunk("M is not masked", (_M, "M = full_square(Q, K, alpha)"), full_square=full_square),
     wrong_chunk("O reads the new state", (f"    {_O}  # [C, V]\n", ""), (_S, f"{_S}\n    {_O}")),
-    wrong_chunk(
-        "the residual reads the state after the chunk's decay",
-        (_E, "E = U - W @ (S * expG[-1]).T"),
-    ),
+    wrong_chunk("the residual reads the state after the chunk's decay", (_E, "E = U - W @ (S * expG[-1]).T")),
 )

@@ -34,8 +34,7 @@ def columns(X, lam):
 
 
 claim_proximal_decay = nearest(
-    lambda x, X: square(X - x.S) + columns(X, x.beta_lam),
-    lambda x, Y: square(Y) + columns(Y, x.beta_lam),
+    lambda x, X: square(X - x.S) + columns(X, x.beta_lam), lambda x, Y: square(Y) + columns(Y, x.beta_lam)
 )
 claim_implicit = nearest(
     lambda x, X: square(X - x.S) + double(X, x.k, x.v) * x.beta_eta,
