@@ -46,9 +46,9 @@ def reveal(named):
 
 
 def check_reveal(reveal):
-    from kda_lab.conformance.judge import generate
+    from kda_lab.conformance import arguments, generator
 
-    plain = generate.arguments("kda", 20, generate.generator(3), gates="weak", dtype=torch.float64)
+    plain = arguments("kda", 20, generator(3), gates="weak", dtype=torch.float64)
     named = reveal(dict(plain))
     lengths = named["k"].norm(dim=-1)
     assert torch.allclose(lengths, torch.ones_like(lengths)), "the keys are no longer of length one"

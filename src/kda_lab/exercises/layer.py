@@ -40,7 +40,7 @@ def check_where_it_begins(where_it_begins):
     x = torch.randn(1, 9, 1, generator=generator)
     pool = torch.zeros(1, width - 1 + k, 1)
     none, first = torch.tensor([0]), torch.tensor([0])
-    from kda_lab.layer.step import convolve
+    from kda_lab.layer import convolve
 
     convolve(x[:, :4], torch.ones(1, width), pool, none, first, torch.float32)
     for n in range(1, 5):

@@ -11,6 +11,7 @@ from kda_lab.layer.base import DeltaRuleLayer, ragged_convolution
 from kda_lab.layer.cache import Bytes, Cache, Snapshot, cache_bytes
 from kda_lab.layer.checkpoint import load_checkpoint
 from kda_lab.layer.layers import DeltaNet, GatedDeltaNet, KimiDeltaAttention
+from kda_lab.layer.step import convolve
 
 __all__ = [
     "Bytes",
@@ -21,6 +22,7 @@ __all__ = [
     "KimiDeltaAttention",
     "Snapshot",
     "cache_bytes",
+    "convolve",
     "load_checkpoint",
     "ragged_convolution",
 ]
