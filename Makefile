@@ -2,11 +2,12 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/.ready
+SPELLED := src tests tools book benchmarks $(wildcard *.md)
 STRICT := -W --keep-going -n
 PORT ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book serve page test verify faults check site clean
+.PHONY: help setup book serve page lint test verify faults check site clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +18,7 @@ $(READY): requirements.txt constraints-lock.txt pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, got " + sys.version.split()[0] + "; say which with make PYTHON=...")'
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 book: $(READY) ## build the book into _build/html/index.html, never with outputs of older code
@@ -36,13 +37,18 @@ page: $(READY) ## build one page in seconds: make page P=book/deltanet
 	KDA_PAGE=$(P:.md=) $(BIN)/sphinx-build -b html -n -q -d _build/.doctrees-page . _build/page $(P:.md=).md
 	@echo "_build/page/$(P:.md=).html"
 
+lint: $(READY) ## layout, common mistakes and spelling of all files, in seconds
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/codespell $(SPELLED)
+
 test: $(READY) ## run all tests: library, doctests of library and chapters, exercises, toolchain
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 verify: $(READY) ## prove and check every equation, and reject every mutant
 	$(BIN)/kda-lab verify
 
-check: ## everything that CI runs: tests, recordings, both strict builds
+check: ## everything that CI runs: lint, tests, recordings, both strict builds
 	bash .ci/run
 
 faults: $(READY) ## which case of the conformance suite catches which planted fault (minutes)

@@ -1,4 +1,4 @@
-"""The tensors of a call to ops, as leaves that want gradients."""
+"""The tensors of a call to ops by name, plain or as leaves that want gradients."""
 
 import torch
 
@@ -7,8 +7,8 @@ from kda_lab import inputs
 RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 
 
-def leaves(rule, T, B=1, H=1, HV=2, K=4, V=3, dtype=torch.float64, seed=0, **options):
-    """The tensors of one call by name, each a leaf that wants a gradient."""
+def tensors(rule, T, B=1, H=1, HV=2, K=4, V=3, dtype=torch.float64, seed=0, **options):
+    """The tensors that one call of this rule takes, by name."""
     x = inputs.batch(B, T, H, K, V, torch.Generator().manual_seed(seed), HV=HV, dtype=dtype, **options)
     named = {"q": x.q, "k": x.k, "v": x.v, "g": x.g, "beta": x.beta, "initial_state": x.S}
     if rule == "gated_delta_rule":
@@ -17,4 +17,9 @@ def leaves(rule, T, B=1, H=1, HV=2, K=4, V=3, dtype=torch.float64, seed=0, **opt
         del named["g"]
     if rule == "linear_attention":
         del named["beta"]
-    return {name: y.detach().clone().requires_grad_() for name, y in named.items()}
+    return named
+
+
+def leaves(rule, T, **options):
+    """The same, each a leaf that wants a gradient."""
+    return {name: y.detach().clone().requires_grad_() for name, y in tensors(rule, T, **options).items()}

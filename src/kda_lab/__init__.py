@@ -9,9 +9,8 @@
 
 Everything here is imported when it is first used. The functions:
 
-* ``chunk_X``, ``recurrent_X``, ``naive_X`` for X in kda, gated_delta_rule, gated_delta_rule_2, delta_rule,
-  linear_attention: a rule over a batch of sequences, chunk by chunk, token by token, and as the oracle in float64;
-  ``trusted_values``
+* ``chunk_X``, ``recurrent_X``, ``naive_X`` for X in kda, gated_delta_rule, gdn2, delta_rule, linear_attention: a rule
+  over a batch of sequences, chunk by chunk, token by token, and as the oracle in float64; ``trusted_values``
 * ``KimiDeltaAttention``, ``GatedDeltaNet``, ``DeltaNet``: the layers; ``load_checkpoint``
 * ``prove``: judge equations of the book, with their mutants
 * ``examine``: does a function compute a delta rule?
@@ -21,6 +20,8 @@ And the modules that pages read: ``rules`` (the specification), those of ``algeb
 floors above them.
 """
 
+from typing import TYPE_CHECKING
+
 from kda_lab.data.lazy import names
 
 __version__ = "0.2.0"
@@ -28,7 +29,7 @@ __version__ = "0.2.0"
 _OPS = [
     f"{form}_{rule}"
     for form in ("chunk", "recurrent", "naive")
-    for rule in ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
+    for rule in ("kda", "gated_delta_rule", "gdn2", "delta_rule", "linear_attention")
 ]
 _HOMES = {
     "ops": ("", *_OPS, "trusted_values"),
@@ -58,5 +59,69 @@ _HOMES = {
     **{f"pages.{name}": ("",) for name in ("figures", "gpucell", "notation", "widgets")},
     **dict.fromkeys(("algebra", "bench", "cuda", "exercises", "pages", "parts", "study"), ("",)),
 }
-__getattr__, __dir__ = names(__name__, _HOMES)
-__all__ = __dir__()
+if TYPE_CHECKING:
+    # the same names for checkers of types and for editors, which cannot follow the table
+    from kda_lab import algebra as algebra
+    from kda_lab import bench as bench
+    from kda_lab import conformance as conformance
+    from kda_lab import cuda as cuda
+    from kda_lab import exercises as exercises
+    from kda_lab import layer as layer
+    from kda_lab import ops as ops
+    from kda_lab import pages as pages
+    from kda_lab import parts as parts
+    from kda_lab import proof as proof
+    from kda_lab import rules as rules
+    from kda_lab import serving as serving
+    from kda_lab import study as study
+    from kda_lab.algebra import affine as affine
+    from kda_lab.algebra import chunk as chunk
+    from kda_lab.algebra import chunk_backward as chunk_backward
+    from kda_lab.algebra import chunk_dplr as chunk_dplr
+    from kda_lab.algebra import chunk_fused as chunk_fused
+    from kda_lab.algebra import parallel_scan as parallel_scan
+    from kda_lab.algebra import rollback as rollback
+    from kda_lab.algebra import triangular as triangular
+    from kda_lab.conformance.run import examine as examine
+    from kda_lab.layer import DeltaNet as DeltaNet
+    from kda_lab.layer import GatedDeltaNet as GatedDeltaNet
+    from kda_lab.layer import KimiDeltaAttention as KimiDeltaAttention
+    from kda_lab.layer import load_checkpoint as load_checkpoint
+    from kda_lab.ops.contract import trusted_values as trusted_values
+    from kda_lab.ops.delta_rule import chunk_delta_rule as chunk_delta_rule
+    from kda_lab.ops.delta_rule import naive_delta_rule as naive_delta_rule
+    from kda_lab.ops.delta_rule import recurrent_delta_rule as recurrent_delta_rule
+    from kda_lab.ops.gated_delta_rule import chunk_gated_delta_rule as chunk_gated_delta_rule
+    from kda_lab.ops.gated_delta_rule import naive_gated_delta_rule as naive_gated_delta_rule
+    from kda_lab.ops.gated_delta_rule import recurrent_gated_delta_rule as recurrent_gated_delta_rule
+    from kda_lab.ops.gdn2 import chunk_gdn2 as chunk_gdn2
+    from kda_lab.ops.gdn2 import naive_gdn2 as naive_gdn2
+    from kda_lab.ops.gdn2 import recurrent_gdn2 as recurrent_gdn2
+    from kda_lab.ops.kda import chunk_kda as chunk_kda
+    from kda_lab.ops.kda import naive_kda as naive_kda
+    from kda_lab.ops.kda import recurrent_kda as recurrent_kda
+    from kda_lab.ops.linear_attention import chunk_linear_attention as chunk_linear_attention
+    from kda_lab.ops.linear_attention import naive_linear_attention as naive_linear_attention
+    from kda_lab.ops.linear_attention import recurrent_linear_attention as recurrent_linear_attention
+    from kda_lab.pages import figures as figures
+    from kda_lab.pages import gpucell as gpucell
+    from kda_lab.pages import notation as notation
+    from kda_lab.pages import widgets as widgets
+    from kda_lab.parts import decay as decay
+    from kda_lab.parts import features as features
+    from kda_lab.parts import inputs as inputs
+    from kda_lab.parts import position as position
+    from kda_lab.parts import softmax as softmax
+    from kda_lab.proof import equations as equations
+    from kda_lab.proof.equations import EQUATIONS as EQUATIONS
+    from kda_lab.proof.equations import prove as prove
+    from kda_lab.serving.plan.plan import plan as plan
+    from kda_lab.serving.trials.replay import replay as replay
+    from kda_lab.study import capacity as capacity
+    from kda_lab.study import costs as costs
+    from kda_lab.study import intensity as intensity
+    from kda_lab.study import learning as learning
+    from kda_lab.study import recall as recall
+else:
+    __getattr__, __dir__ = names(__name__, _HOMES)
+    __all__ = __dir__()

@@ -3,6 +3,9 @@
 import argparse
 import os
 import sys
+from pathlib import Path
+
+import kda_lab
 
 
 def _verify(args):
@@ -25,9 +28,17 @@ def _verify(args):
 def _gpu(args):
     from kda_lab.pages import gpucell
 
-    if args.action == "record":
-        return gpucell.record(args.targets)
-    return gpucell.check(args.book, allow_stale=args.allow_stale)
+    record = args.action == "record"
+    # the package is installed without the book
+    if not Path(book := gpucell.BOOK if record else args.book).is_dir():
+        named = "" if record else ", or name the folder with --book"
+        print(
+            f"kda-lab gpu {args.action}: there is no folder {book}, expected the pages of the book; run it in a clone "
+            f"of the repository{named}",
+            file=sys.stderr,
+        )
+        return 2
+    return gpucell.record(args.targets) if record else gpucell.check(book, allow_stale=args.allow_stale)
 
 
 def parser():
@@ -42,6 +53,7 @@ def parser():
     from kda_lab.serving.trials import cli as replay_cli
 
     top = argparse.ArgumentParser(prog="kda-lab", description="Delta-rule attention: proofs, checks, kernels, serving.")
+    top.add_argument("--version", action="version", version=f"kda-lab {kda_lab.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     verify = commands.add_parser("verify", help="prove and check every equation, and reject every mutant")
     verify.add_argument("--only", metavar="SLUG", help="one equation")

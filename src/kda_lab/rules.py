@@ -5,7 +5,12 @@ reads from it. They use plain array algebra alone (``*``, ``@``, ``.T``, slices)
 tensors, on NumPy arrays of SymPy polynomials (a proof) and on elements of a finite field (a proof at kernel sizes).
 
 Shapes: S [V, K]; q, k [K]; v [V]. Queries arrive already scaled. Keep the array on the left of a scalar.
+
+``RULES``, behind the functions, is the one list of the rules that ``ops``, the layers and the conformance suite have.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 
 def outer(v, k):
@@ -157,6 +162,23 @@ def kda(S, q, k, v, alpha, beta):
     return S, S @ q
 
 
+def gated_delta_2(S, q, k, v, alpha, erase, write):
+    """Gated DeltaNet-2: the decay of KDA, a gate on the channels of the key that reads, another on those of the value.
+
+    S: [V, K]   q, k: [K]   v: [V]   alpha: [K] in (0, 1]   erase: [K]   write: [V].   The key that is written carries
+    no gate. Implements gdn2-recurrence (Hatamizadeh et al. 2026, eq. 10).
+
+    >>> import numpy as np
+    >>> k, erase, write = np.array([1, 1]), np.array([1, 0]), np.array([0.5])
+    >>> gated_delta_2(np.array([[4.0, 8.0]]), k, k, np.array([6.0]), np.array([0.5, 1.0]), erase, write)[0]
+    array([[3., 9.]])
+    """
+    S = S * alpha  # column c decays by alpha_c
+    r = v * write - S @ (k * erase)  # [V] what is committed, less what the erased channels hold
+    S = S + outer(r, k)
+    return S, S @ q
+
+
 def dplr(S, q, k, v, w, a, b):
     """Diagonal plus low rank: S (Diag(w) + a b^T) + v k^T.
 
@@ -207,3 +229,52 @@ def scan(rule, S, *sequences):
         S, o = rule(S, *token)
         rows.append(o)
     return S, rows
+
+
+# which channels of a head the gate of a token has: those of the key, those of the value, or none (one number a head)
+GATES = {"beta": "", "b": "K", "w": "V"}
+
+
+class Rule(NamedTuple):
+    """An update rule as the rest of the library sees it: its step, and what a token brings beside q, k and v.
+
+    name: what its functions in ``ops`` are called by   step: a function of this module   decay: "channel" for g
+    [..., HV, K], "head" for g [..., HV], None for no g   gates: names in GATES, in the order in which the step takes
+    them behind the decay. The first one erases and the last one writes; without a gate nothing is erased.
+
+    >>> RULES["kda"].tensors, RULES["gdn2"].tensors, RULES["delta_rule"].decay
+    (('q', 'k', 'v', 'g', 'beta'), ('q', 'k', 'v', 'g', 'b', 'w'), None)
+    """
+
+    name: str
+    step: Callable
+    decay: str | None
+    gates: tuple[str, ...]
+
+    @property
+    def tensors(self):
+        """The names of a token's tensors in ``ops``, in the order of its arguments."""
+        return ("q", "k", "v", *(("g",) if self.decay else ()), *self.gates)
+
+
+def gate_shape(name, K, V):
+    """The shape of one gate of one head and token: () for one number, (K,) or (V,) for a gate with channels.
+
+    Raises KeyError for a name that is not in GATES.
+
+    >>> [gate_shape(name, 4, 3) for name in ("beta", "b", "w")]
+    [(), (4,), (3,)]
+    """
+    return {"": (), "K": (K,), "V": (V,)}[GATES[name]]
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule("kda", kda, "channel", ("beta",)),
+        Rule("gated_delta_rule", gated_delta, "head", ("beta",)),
+        Rule("gdn2", gated_delta_2, "channel", ("b", "w")),
+        Rule("delta_rule", delta, None, ("beta",)),
+        Rule("linear_attention", linear, None, ()),
+    )
+}

@@ -2,24 +2,12 @@
 
 import math
 
-import pytest
-import torch
-
 from kda_lab import ops
 from kda_lab.bench import check, document, run
 from kda_lab.bench.implementations import READABLE, Implementation, public_words
 
 # an empty sequence, two with tails; heads 0, 2 and 3 are those that float64 computes
 SHAPE, UNSEEN = "0+50+90 H=4", 1
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small products: several threads on them cost more than they bring, above all where tests run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Clock:

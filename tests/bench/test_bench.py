@@ -29,6 +29,8 @@ from tests.bench.benches import (
     spoiled,
 )
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def shows_no_time(row):
     return row["graph"] is None and row["call"] is None and not re.search(r"0\.[45]\d\d\d", table.line(row))

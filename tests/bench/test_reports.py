@@ -15,8 +15,10 @@ import torch
 from kda_lab import figures
 from kda_lab.bench import chart, check, cli, document, run, table
 from kda_lab.bench.implementations import READABLE
-from kda_lab.pages.gpucell import write_text
+from kda_lab.data.files import write_text
 from tests.bench.benches import RIGHT, SETTINGS, made, raising, rows, spoiled
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,8 @@ MISTAKES = {
     "no such folder": (["--json", "no/such/folder/a.json"], "cannot be written"),
     "not an svg": (["--chart", "a.png"], "--chart draws an .svg, got a.png"),
     "nothing to show": (["--show", "no.json"], "cannot read no.json: No such file or directory"),
+    "no table of that name": (["--show", "h100"], "name a file, or a table of the package: h200, h200-fla"),
+    "a table of another maker": (["--show", "machine"], "cannot read machine: No such file or directory"),
     "shown and written": (["--show", "no.json", "--json", "a.json"], "leave out one of them"),
 }
 
@@ -138,14 +142,23 @@ def test_a_mistake_is_one_sentence(mistake, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", document.packaged())
+def test_a_table_of_the_package_is_shown_by_its_name(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command("--show", name) == 0
+    assert capsys.readouterr().out == table.table(document.read(document.located(name))) + "\n"
+    # a file goes before a name
+    (tmp_path / name).write_text("{}")
+    assert command("--show", name) == 2 and "is not a document" in capsys.readouterr().err
+
+
 def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert command("--json", str(tmp_path / "a.json")) == 2
     said = capsys.readouterr()
     assert (
         said.err
-        == "kda-lab bench: there is no CUDA GPU here, and a time needs one; look at an earlier run with --show "
-        "FILE.json\n"
+        == "kda-lab bench: there is no CUDA GPU here, and a time needs one; look at an earlier run with --show h200\n"
     )
     assert said.out == "" and not list(tmp_path.iterdir())
 

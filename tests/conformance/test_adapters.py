@@ -11,6 +11,7 @@ from kda_lab.conformance.adapters import cudnn, fla, ours
 from kda_lab.conformance.judge import generate
 from kda_lab.cuda import chunk, hopper
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 CASES = [
     "plain-inputs",
     "a-square-state-is-not-transposed",
@@ -18,15 +19,6 @@ CASES = [
     "bounded-gate-computed-inside",
     "write-gates-as-logits",
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on many threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def stand_in(monkeypatch, name, **functions):

@@ -10,16 +10,8 @@ from kda_lab.conformance import run
 from kda_lab.conformance.adapters.ours import torch_kda
 from kda_lab.conformance.judge import generate, oracle, reading, tolerance
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 KEYS = ["plain-inputs", "nearly-parallel-keys", "weak-gates", "far-blocks-are-seen"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on many threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def emulated(bits, C, seed=99):

@@ -8,18 +8,10 @@ import torch
 from kda_lab import conformance
 from tests.conformance.faults import FAULTS, VARIANTS
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 GRADIENTS = "gradients"
 # the kinds of cases whose errors depend on the inputs' dtype most
 ROUNDED = ("numbers", "state", "gates", "keys")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on many threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def cases_for(planted):

@@ -9,17 +9,9 @@ from kda_lab.conformance.adapters import ours
 from kda_lab.conformance.judge import generate
 from tests.compilers import needs_compiler
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 RULES = ("kda", "gated_delta_rule", "delta_rule")
 ON_A_GPU = {"needs a CUDA device"}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on many threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def passes(found):

@@ -7,14 +7,7 @@ from kda_lab import conformance, ops
 from kda_lab.conformance import adapters, capabilities
 from kda_lab.conformance.capabilities import Unsupported
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on many threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def bare(q, k, v, g, beta):

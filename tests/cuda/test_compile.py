@@ -8,18 +8,20 @@ import sys
 import pytest
 import torch
 
-from kda_lab.cuda import chunk, decode, hopper, segments
+from kda_lab.cuda import __main__ as cuda_main
+from kda_lab.cuda import chunk, hopper
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.accept import trial
+from kda_lab.cuda.kernels import KERNELS
 
 pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
 
 
 def every_variant(module, variants=None):
     """Each variant of a launching module's source, or those given, compiled side by side -> {name: Build}."""
-    variants = variants or module.VARIANTS
+    variants = variants or module.EXAMPLES
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.constants(), "sm_90a"), variants.values())
+        builds = pool.map(lambda v: cuda_compile.build(module.SOURCE, v.defines(), "sm_90a"), variants.values())
         return dict(zip(variants, builds))
 
 
@@ -28,7 +30,7 @@ def built():
     return every_variant(chunk)
 
 
-@pytest.mark.parametrize("name", chunk.VARIANTS)
+@pytest.mark.parametrize("name", chunk.EXAMPLES)
 def test_every_kernel_compiles_without_spills(name, built):
     table = cuda_compile.resources(built[name])
     assert set(table) == set(chunk.THREADS)
@@ -39,11 +41,11 @@ def test_every_kernel_compiles_without_spills(name, built):
 
 
 # and the steps on the way there, and the build for checkers
-HOPPER = hopper.VARIANTS | {
-    "a warp a block": hopper.Variant(team=1),
-    "four of them": hopper.Variant(team=1, warps=4),
-    "one slice in hand": hopper.Variant(team=1, warps=4, abreast=1),
-    "every lane arrives": hopper.Variant(every_lane=True),
+HOPPER = hopper.EXAMPLES | {
+    "a warp a block": hopper.Constants(team=1),
+    "four of them": hopper.Constants(team=1, warps=4),
+    "one slice in hand": hopper.Constants(team=1, warps=4, abreast=1),
+    "every lane arrives": hopper.Constants(every_lane=True),
 }
 
 
@@ -59,53 +61,47 @@ def test_every_hopper_kernel_compiles_without_spills_and_without_waits_between_p
     # the assembler's words for products of the tensor cores that wait for each other: C7510, C7512 and their like
     assert "serialized" not in report, report
     assert r.spill_stores == r.spill_loads == r.stack == 0, r
-    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes <= hopper.SHARED_LIMIT
+    assert hopper.THREADS * r.registers <= 65536 and kind.shared_bytes[hopper.NAME] <= hopper.SHARED_LIMIT
 
 
 def test_two_blocks_of_16_bit_inputs_fit_the_shared_memory_of_a_multiprocessor():
     # 228 KB, and 1 KB of each block is the system's
-    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Variant().shared_bytes.values())
+    assert all(2 * (size + 1024) <= 228 * 1024 for size in chunk.Constants().shared_bytes.values())
     # a block alone may take 227 KB
-    assert all(size <= 227 * 1024 for size in chunk.Variant(inputs=torch.float32).shared_bytes.values())
-
-
-KERNELS = {
-    chunk.SOURCE: list(chunk.THREADS),
-    decode.SOURCE: ["kda_decode"],
-    hopper.SOURCE: [hopper.NAME],
-    segments.SOURCE: [segments.NAME],
-}
+    assert all(size <= 227 * 1024 for size in chunk.Constants(inputs=torch.float32).shared_bytes.values())
 
 
 def test_the_table_has_a_row_for_each_kernel_of_each_variant(monkeypatch, capsys):
+    modules = [kernel.module for kernel in KERNELS.values()]
+    names = {module.SOURCE: module.NAMES for module in modules}
+
     def build_all(sources):
         reports = (
-            "".join(f"Compiling entry function '{name}' : Used 40 registers" for name in KERNELS[s]) for s, _ in sources
+            "".join(f"Compiling entry function '{name}' : Used 40 registers" for name in names[s]) for s, _ in sources
         )
         return [cuda_compile.Build(b"", report, "sm_90a") for report in reports]
 
     monkeypatch.setattr(trial, "build_all", build_all)
-    cuda_compile.main()
+    cuda_main.main()
     # a column begins behind two spaces, or two columns would touch
     rows = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()[1:]]
-    modules = chunk, decode, hopper, segments
     assert [row[:2] for row in rows] == [
-        [kernel, name] for module in modules for name in module.VARIANTS for kernel in sorted(KERNELS[module.SOURCE])
+        [kernel, name] for module in modules for name in module.EXAMPLES for kernel in sorted(module.NAMES)
     ]
     shared = {row[1]: row[-1] for row in rows if row[0] == hopper.NAME}
-    assert shared == {name: str(kind.shared_bytes) for name, kind in hopper.VARIANTS.items()}
-    assert {path.name for path in cuda_compile.HERE.glob("*.cu")} == set(KERNELS)
+    assert shared == {name: str(kind.shared_bytes[hopper.NAME]) for name, kind in hopper.EXAMPLES.items()}
+    assert {path.name for path in cuda_compile.HERE.glob("*.cu")} == set(names)
 
 
 @pytest.mark.parametrize("module", [chunk, hopper])
 def test_a_wrong_size_does_not_compile(module):
-    constants = dict(module.Variant().constants()) | {"ARGS_BYTES": ctypes.sizeof(module.Args) - 64}
+    constants = dict(module.Constants().defines()) | {"ARGS_BYTES": ctypes.sizeof(module.Args) - 64}
     with pytest.raises(Exception, match="another argument block"):
         cuda_compile.build(module.SOURCE, constants, "sm_90a")
 
 
 def test_a_wrong_amount_of_shared_memory_does_not_compile():
-    constants = dict(hopper.Variant().constants()) | {"SHARED_BYTES": hopper.Variant().shared_bytes - 16}
+    constants = dict(hopper.Constants().defines()) | {"SHARED_BYTES": hopper.Constants().shared_bytes[hopper.NAME] - 16}
     with pytest.raises(Exception, match="another amount of shared memory"):
         cuda_compile.build(hopper.SOURCE, constants, "sm_90a")
 

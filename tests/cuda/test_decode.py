@@ -39,15 +39,15 @@ def test_the_source_is_read_in_one_sitting():
     assert len(SOURCE.splitlines()) <= 400
 
 
-@pytest.mark.parametrize("name", decode.VARIANTS)
+@pytest.mark.parametrize("name", decode.EXAMPLES)
 def test_every_variant_compiles_without_spills_and_its_blocks_fit(name):
     pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
-    variant = decode.VARIANTS[name]
-    r = cuda_compile.resources(cuda_compile.build(decode.SOURCE, variant.constants(), "sm_90a"))["kda_decode"]
+    variant = decode.EXAMPLES[name]
+    r = cuda_compile.resources(cuda_compile.build(decode.SOURCE, variant.defines(), "sm_90a"))["kda_decode"]
     assert r.spill_stores == r.spill_loads == r.stack == 0, r
     # a multiprocessor has 65,536 registers and 228 KB, 1 KB of each block the system's
     assert variant.blocks * variant.threads * r.registers <= 65536, r
-    assert variant.blocks * (variant.shared_bytes + 1024) <= 228 * 1024
+    assert variant.blocks * (variant.shared_bytes[decode.NAME] + 1024) <= 228 * 1024
 
 
 @needs_compiler
@@ -187,10 +187,10 @@ def kernel_of(text, folder, monkeypatch):
     path = folder / "changed.cu"
     path.write_text(text)
 
-    def kernel(variant, device):
-        return on_cpu.Kernel(str(path), variant.constants(), ("kda_decode",), "kda_decode")
+    def kernels(constants, device):
+        return {decode.NAME: on_cpu.Kernel(str(path), constants.defines(), decode.NAMES, decode.NAME)}
 
-    monkeypatch.setattr(decode, "kernel", kernel)
+    monkeypatch.setattr(decode, "kernels", kernels)
     return path
 
 

@@ -16,7 +16,9 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.accept import chunk as acceptance
 from kda_lab.cuda.accept import hopper as hopper_acceptance
 from kda_lab.cuda.accept.trial import poisoned_memory, same_bits
+from kda_lab.cuda.kernels import KERNELS
 from kda_lab.cuda.measure import relative_error
+from kda_lab.cuda.operands import ChunkCall, chunk_call
 from kda_lab.ops import run
 from kda_lab.proof.equations.chunk import fused as fused_chunk
 from tests.compilers import needs_compiler
@@ -27,6 +29,7 @@ BOUND = hopper_acceptance.BOUND
 FEWEST = {1: 2, 2: 8}
 # own blocks stay twice as long as those of the partner, so that no ring waits for the other by chance
 UNEQUAL = {2: 12}
+HOPPER_STEPS = KERNELS["hopper"].steps
 ENDS = [0, 0, 3, 55, 55, 75]
 # lengths of whole blocks and others, so that the rows of a last block go out by either way, and by both before the
 # other
@@ -43,8 +46,8 @@ def call(arguments, count=None, source=hopper.SOURCE, slots=None, way=None, **nu
     that is left out.
     """
 
-    def kernel(kind, device):
-        constants = dict(kind.constants())
+    def kernels(kind, device):
+        constants = dict(kind.defines())
         if slots:
             few = slots[kind.ctas()]
             constants |= {
@@ -55,10 +58,10 @@ def call(arguments, count=None, source=hopper.SOURCE, slots=None, way=None, **nu
         found = on_cpu.Kernel(source, tuple(constants.items()), (hopper.NAME,), hopper.NAME)
         for name, value in {"jitter": 0, **numbers}.items():
             ctypes.c_int.in_dll(found.library, name).value = value
-        return found
+        return {hopper.NAME: found}
 
     with pytest.MonkeyPatch.context() as patch, hopper_acceptance.multiprocessors(count), poisoned_memory():
-        patch.setattr(hopper, "kernel", kernel)
+        patch.setattr(hopper, "kernels", kernels)
         return hopper.kda_hopper_forward(**arguments, **(way or {}))
 
 
@@ -324,25 +327,51 @@ def test_each_step_is_bracketed_and_is_an_equation():
 
 def test_what_the_kernel_leaves_to_others_is_said_in_a_sentence():
     a = acceptance.make("", "strong", 4, H=1).arguments
-    plain = dict(gate="bounded")
-    assert hopper.unsupported(a["q"], a["k"], a["v"], a["g"], a["beta"], **plain) is None
-    assert "got K=96" in hopper.unsupported(
-        *(x[..., :96] for x in (a["q"], a["k"], a["v"], a["g"])), a["beta"], **plain
-    )
-    assert "bfloat16" in hopper.unsupported(*(a[x].float() for x in "qkv"), a["g"], a["beta"], **plain)
-    assert "multiplies in bfloat16" in hopper.unsupported(
-        a["q"], a["k"], a["v"], a["g"], a["beta"], exact=True, **plain
-    )
-    assert "a gate for each channel" in hopper.unsupported(a["q"], a["k"], a["v"], a["g"][..., 0], a["beta"], **plain)
-    assert "the delta rule with beta" in hopper.unsupported(a["q"], a["k"], a["v"], a["g"], None, **plain)
-    biased = hopper.unsupported(a["q"], a["k"], a["v"], a["g"], a["beta"], dt_bias=torch.zeros(1), **plain)
-    assert biased.endswith("a dt_bias for each head and channel, got (1,)")
+    plain = ChunkCall(*(a[name] for name in ("q", "k", "v", "g", "beta")), gate="bounded", lower_bound=-5.0)
+
+    def said(**changed):
+        return hopper.unsupported(plain._replace(**changed))
+
+    assert said() is None
+    assert "got K=96" in said(**{name: a[name][..., :96] for name in ("q", "k", "v", "g")})
+    assert "in bfloat16" in said(**{name: a[name].float() for name in "qkv"})
+    assert "exact products were asked for" in said(exact=True)
+    assert "the delta rule" in said(erase=False)
+    assert "a gate for each channel" in said(g=a["g"][..., 0])
+    assert "the delta rule with beta" in said(beta=None)
+    assert "gate must be one of" in said(gate="raw")
+    assert said(dt_bias=torch.zeros(1)).endswith("a dt_bias for each head and channel, got (1,)")
     strided = torch.stack((a["k"], a["k"]), -1)[..., 0]
-    assert "those of k have stride 2" in hopper.unsupported(a["q"], strided, a["v"], a["g"], a["beta"], **plain)
-    shifted = torch.zeros(1, 4, 1, 136, dtype=torch.bfloat16)[..., 4:132]
-    assert "multiples of 16 bytes" in hopper.unsupported(a["q"], shifted, a["v"], a["g"], a["beta"], **plain)
+    assert "those of k have stride 2" in said(k=strided)
+    assert "multiples of 16 bytes" in said(k=torch.zeros(1, 4, 1, 136, dtype=torch.bfloat16)[..., 4:132])
     with pytest.raises(ValueError, match="use kda_chunk_forward"):
-        hopper.kda_hopper_forward(a["q"], strided, a["v"], a["g"], a["beta"], **plain)
+        hopper.kda_hopper_forward(**plain._replace(k=strided)._asdict())
+    with pytest.raises(ValueError, match="the delta rule with beta"):
+        hopper.kda_hopper_forward(**plain._replace(erase=False)._asdict())
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (dict(team=3), "a team is 1 warp, or 2"),
+        (dict(team=2, gates=torch.float32), "a team is 1 warp, or 2 with gates in bfloat16"),
+        (dict(warps=3), "whole teams of 2"),
+        (dict(warps=10), "at most 8"),
+        (dict(team=1, abreast=3), "abreast must divide the 8 slices"),
+        (dict(abreast=-1), "abreast must divide"),
+    ],
+)
+def test_options_that_cannot_be_built_are_refused(options, said):
+    assert said in hopper.misbuilt(hopper.Constants(**options))
+    a = acceptance.make("", "strong", 4, H=1).arguments
+    if "gates" not in options:
+        with pytest.raises(ValueError, match=said):
+            hopper.kda_hopper_forward(**a, **options)
+
+
+@pytest.mark.parametrize("name", HOPPER_STEPS)
+def test_the_steps_of_the_ladder_can_be_built(name):
+    assert hopper.misbuilt(hopper.Constants(**HOPPER_STEPS[name])) is None
 
 
 @needs_compiler
@@ -389,9 +418,10 @@ def test_no_tokens_leave_the_state_as_it_was():
 
 
 def test_which_gates_may_leave_the_units_of_the_middle():
-    a = acceptance.make("", "strong", 4, H=1).arguments
+    def unbounded(gates, **changed):
+        call = chunk_call(acceptance.make("", gates, 4, H=1).arguments)._replace(**changed)
+        return hopper.constants_of(call).unbounded
+
     # -5 a token over half a block fits the units of the middle; -6 does not
-    assert not hopper.variant(**a).unbounded and hopper.variant(**(a | dict(lower_bound=-6.0))).unbounded
-    assert all(
-        hopper.variant(**acceptance.make("", gates, 4, H=1).arguments).unbounded for gates in ("long", "softplus")
-    )
+    assert not unbounded("strong") and unbounded("strong", lower_bound=-6.0)
+    assert unbounded("long") and unbounded("softplus")

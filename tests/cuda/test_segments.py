@@ -108,11 +108,11 @@ def switchable(tmp_path_factory):
 
 def answer(case, path, changed=-1, seed=0):
     """The entries by a switchable source, its threads in the order of a seed."""
-    variant = segments.Variant(*reversed(case[0].shape[2:]))
-    kernel = on_cpu.Kernel(path, variant.constants(), (segments.NAME,), segments.NAME, seed)
+    variant = segments.Constants(*reversed(case[0].shape[2:]))
+    kernel = on_cpu.Kernel(path, variant.defines(), (segments.NAME,), segments.NAME, seed)
     ctypes.c_int.in_dll(kernel.library, "changed").value = changed
     with pytest.MonkeyPatch.context() as patch, poisoned_memory():
-        patch.setattr(segments, "kernel", lambda variant, device: kernel)
+        patch.setattr(segments, "kernels", lambda constants, device: {segments.NAME: kernel})
         return segments.entries(*case)
 
 
@@ -142,13 +142,13 @@ def test_transposed_or_disordered_transitions_would_show():
         assert error(fold(torch.cat([ends[: n - 1], wrong]), initial, n), case) > 100 * BOUND
 
 
-@pytest.mark.parametrize("name", segments.VARIANTS)
+@pytest.mark.parametrize("name", segments.EXAMPLES)
 def test_every_variant_compiles_without_spills_and_its_block_fits(name):
     pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
-    variant = segments.VARIANTS[name]
-    r = cuda_compile.resources(cuda_compile.build(segments.SOURCE, variant.constants(), "sm_90a"))[segments.NAME]
+    variant = segments.EXAMPLES[name]
+    r = cuda_compile.resources(cuda_compile.build(segments.SOURCE, variant.defines(), "sm_90a"))[segments.NAME]
     assert r.spill_stores == r.spill_loads == r.stack == 0, r
-    assert variant.threads * r.registers <= 65536 and variant.shared_bytes <= 227 * 1024, r
+    assert variant.threads * r.registers <= 65536 and variant.shared_bytes[segments.NAME] <= 227 * 1024, r
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_every_variant_compiles_without_spills_and_its_block_fits(name):
 )
 def test_a_wrong_size_does_not_compile(size, sentence):
     pytest.importorskip("cuda.core", reason="the CUDA pip packages are not installed")
-    constants = dict(segments.Variant().constants())
+    constants = dict(segments.Constants().defines())
     with pytest.raises(Exception, match=sentence):
         cuda_compile.build(segments.SOURCE, constants | {size: constants[size] - 8}, "sm_90a")
 

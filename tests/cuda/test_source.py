@@ -6,7 +6,7 @@ import re
 import pytest
 import torch
 
-from kda_lab.cuda import chunk, on_cpu
+from kda_lab.cuda import chunk, on_cpu, operands
 from kda_lab.cuda.accept import chunk as acceptance
 from kda_lab.cuda.compile import HERE
 from tests.compilers import needs_compiler
@@ -75,7 +75,7 @@ def answers(kernels, seed, arguments, monkeypatch):
     """What these kernels compute with the threads in the order of this seed, on memory that starts as nan."""
     for kernel in kernels.values():
         kernel.seed = seed
-    monkeypatch.setattr(chunk, "kernels", lambda variant, device: kernels)
+    monkeypatch.setattr(chunk, "kernels", lambda constants, device: kernels)
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         return chunk.kda_chunk_forward(**arguments)
@@ -101,7 +101,7 @@ def test_every_barrier_is_needed_and_no_further_one(tmp_path, monkeypatch):
         source = source.replace(barrier, f"if (omitted != {n}) {barrier}")
     switchable = tmp_path / "switchable.cu"
     switchable.write_text('extern "C" { int omitted = -1; }\n' + source)
-    constants, names = chunk.variant(**arguments).constants(), tuple(chunk.THREADS)
+    constants, names = chunk.constants_of(operands.chunk_call(arguments)).defines(), tuple(chunk.THREADS)
     kernels = {name: on_cpu.Kernel(str(switchable), constants, names, name) for name in names}
     omitted = ctypes.c_int.in_dll(kernels["kda_state"].library, "omitted")
     expected = answers(kernels, 0, arguments, monkeypatch)

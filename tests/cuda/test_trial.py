@@ -89,6 +89,6 @@ def test_the_exit_status_and_the_file_say_whether_all_holds(module, case, good, 
     printed = capsys.readouterr().out.splitlines()
     assert printed[-1] == ("every case holds" if good else "SOME CASES FAIL") and printed[-2].endswith("FAIL") != good
     (written,) = tmp_path.iterdir()
-    assert written.stem == module.__name__.split(".")[-1] and json.loads(written.read_text(encoding="utf-8"))[
-        "cases"
-    ] == [row]
+    assert written.stem == f"accept_{module.__name__.split('.')[-1]}" and json.loads(
+        written.read_text(encoding="utf-8")
+    )["cases"] == [row]

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,13 +139,29 @@ def test_every_requirement_is_pinned_and_the_lock_agrees():
         pins[name] = {re.sub("[-_.]+", "-", line.split("==")[0]).lower(): line.split("==")[1] for line in lines}
     assert pins["requirements.txt"].items() <= pins["constraints-lock.txt"].items()
     assert pins["requirements.txt"]["torch"] == "2.13.0"
+    # what the package asks for, in any of its extras, has a pin; the hooks of git are everyone's own choice
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for asked in [*project["dependencies"], *(x for extra in project["optional-dependencies"].values() for x in extra)]:
+        name = re.sub("[-_.]+", "-", re.match(r"[\w.-]+", asked)[0]).lower()
+        assert name in {*pins["requirements.txt"], "kda-lab", "pre-commit"}, f"requirements.txt has no pin for {asked}"
 
 
 def test_make_help_lists_every_target():
     shown = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert {"setup", "book", "serve", "page", "test", "verify", "check", "clean"} <= set(
+    assert {"setup", "book", "serve", "page", "lint", "test", "verify", "check", "clean"} <= set(
         re.findall(r"make (\w+)", shown)
     )
+
+
+def test_a_commit_and_ci_check_what_make_lint_checks():
+    recipe = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tools = re.findall(r"^\.venv/bin/(ruff \w+|codespell)\b", recipe, re.M)
+    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    hooks = [hook for repo in repos for hook in repo["hooks"]]
+    assert [re.match(r"\.venv/bin/(ruff \w+|codespell)\b", hook["entry"])[1] for hook in hooks] == tools
+    # nothing is fetched for a hook
+    assert {repo["repo"] for repo in repos} == {"local"} and {hook["language"] for hook in hooks} == {"system"}
+    assert "make lint" in (ROOT / ".ci/run").read_text(encoding="utf-8").split("make test")[0]
 
 
 PAGES = {

@@ -2,7 +2,6 @@
 other.
 """
 
-import pytest
 import torch
 from torch.nn import functional
 
@@ -23,15 +22,6 @@ KINDS = {
     "gated deltanet": (layer.GatedDeltaNet, {"head_dim": 8, "num_heads": 2, "num_v_heads": 4, "expand_v": 2}),
     "deltanet": (layer.DeltaNet, {"num_heads": 3, "expand_v": 2}),
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """These tensors are so small that a second thread only waits."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def make(kind="kda, softplus gate", dtype=torch.float64, seed=0, **options):

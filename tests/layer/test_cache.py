@@ -11,6 +11,7 @@ from kda_lab.layer import step as step_module
 from kda_lab.proof.registry import variant
 from tests.layer.layers import HIDDEN, KINDS, hidden, make, plain
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 

@@ -17,6 +17,7 @@ from kda_lab.layer.base import DeltaRuleLayer
 from kda_lab.proof.registry import variant
 from tests.layer.layers import HIDDEN, KINDS, hidden, make, plain
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 RECORDED = json.loads((resources.files("kda_lab") / "data/fla_layer_names.json").read_text())
 CASES = [(name, case) for name, cases in RECORDED["layers"].items() for case in cases]

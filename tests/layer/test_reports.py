@@ -11,6 +11,7 @@ from kda_lab import layer
 from kda_lab.layer.cache import Snapshot
 from tests.layer.layers import KINDS, hidden, make, plain
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 

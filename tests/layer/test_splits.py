@@ -10,6 +10,7 @@ from kda_lab.layer import step as step_module
 from kda_lab.proof.registry import variant
 from tests.layer.layers import HIDDEN, KINDS, hidden, make, plain
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 # float64 states in a float64 layer: some hundred roundings of 1e-16 stay far below
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 T = 68

@@ -7,24 +7,16 @@ import sys
 import pytest
 import torch
 
-from kda_lab import inputs, ops
+from kda_lab import ops
 from kda_lab.ops import contract, run
 from tests.compilers import needs_compiler
+from tests.leaves import RULES, tensors
 
-RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
 def arguments(rule, device, T=100, dtype=torch.float32, B=1):
-    x = inputs.batch(B, T, 1, 8, 5, torch.Generator().manual_seed(0), HV=2, dtype=dtype)
-    named = {"q": x.q, "k": x.k, "v": x.v, "g": x.g, "beta": x.beta, "initial_state": x.S}
-    if rule == "gated_delta_rule":
-        named["g"] = x.g[..., 0]
-    if rule in ("delta_rule", "linear_attention"):
-        del named["g"]
-    if rule == "linear_attention":
-        del named["beta"]
-    return {name: y.to(device) for name, y in named.items()}
+    return {name: y.to(device) for name, y in tensors(rule, T, B, K=8, V=5, dtype=dtype).items()}
 
 
 def close(got, wanted, tolerance):

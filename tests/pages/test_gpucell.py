@@ -1,4 +1,4 @@
-"""Records of GPU cells: made, replayed, and stale for the right reasons; all without a GPU and, for recording, without
+"""Records of GPU cells: made, shown again, and stale for the right reasons; all without a GPU and, for recording, without
 IPython.
 """
 
@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "kda_lab"
 
 REAL = (
-    *(f"pages/{name}" for name in ("fingerprint", "gpucell", "pagecells")),
+    *(f"pages/{name}" for name in ("fingerprint", "gpucell", "pagecells", "records")),
     *(f"data/{name}" for name in ("__init__", "files", "provenance", "sources")),
     "cuda/compile",
 )
@@ -373,7 +373,7 @@ def page_sources(lab):
     return found
 
 
-def test_replay_shows_the_banner_the_outputs_and_what_is_bound(lab):
+def test_a_shown_record_has_a_banner_the_outputs_and_what_is_bound(lab):
     lab.record()
     outputs = notebook(lab, page_sources(lab), {"KDA_LAB_STATIC": "1", "FAKE_CUDA": "1"})
     banner, printed, _plain, rich = outputs[2]
@@ -383,7 +383,7 @@ def test_replay_shows_the_banner_the_outputs_and_what_is_bound(lab):
     assert outputs[4][1]["data"]["text/plain"] == "8.25"
 
 
-def test_replay_of_a_stale_record_says_so_and_goes_on(lab):
+def test_a_stale_record_says_so_when_it_is_shown_and_the_page_goes_on(lab):
     lab.record()
     lab.edit("src/kda_lab/cuda/source/toy.cu", "void toy()", "void toys()")
     lab.edit("book/page.md", "size = 4", "size = 5")

@@ -1,15 +1,11 @@
 """Cost formulas: against values computed elsewhere from the published formulas, and against counts of single steps."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
-from kda_lab.proof.registry import variant
 from kda_lab.serving.plan import costs as k
+from tests.serving.mutants import assert_seen, each_check, each_fault
+from tests.serving.vectors import VECTORS
 
-VECTORS = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
 MODEL = k.Hybrid(4, 24, 28, D=4096, N=128)
 RECORDS = {
     "KDA u fp32 + k,g bf16 (vLLM K3 record)": k.record_bytes(8, 128, 128),
@@ -33,81 +29,83 @@ def check_marconi():
 
 def check_replay():
     for v in VECTORS["replayssm_standard"]:
-        r = RECORDS[v["record"]]
+        record = RECORDS[v["record"]]
         if "L_opt" in v:
-            assert round(k.best_ring(524_288, r), 2) == v["L_opt"]
+            assert round(k.best_ring(524_288, record), 2) == v["L_opt"]
             continue
-        assert (k.state_bytes(8, 128, 128), r) == (v["state_bytes"], v["record_bytes"])
-        assert (k.baseline_step(524_288), k.replay_step(524_288, r, v["L"])) == (
+        assert (k.state_bytes(8, 128, 128), record) == (v["state_bytes"], v["record_bytes"])
+        assert (k.baseline_step(524_288), k.replay_step(524_288, record, v["L"])) == (
             v["base_per_step"],
             v["replay_per_step"],
         )
-        assert round(k.speedup(524_288, r, v["L"]), 4) == v["speedup"]
+        assert round(k.speedup(524_288, record, v["L"]), 4) == v["speedup"]
 
 
 def check_speculation():
-    S, r = 524_288, 8_192
+    state, record = 524_288, 8_192
     for v in VECTORS["spec_decode_costs"]:
         T = v["T"]
-        assert (k.slots_step(S, T), k.slots_memory(S, T)) == (v["baseline_bytes"], v["memory_baseline"])
-        assert (k.replay_verify(S, r, T), k.recover_commit(S, r, T)) == (v["recover_verify"], v["recover_commit"])
-        assert (k.recover_step(S, r, T), k.recover_memory(S, r, T)) == (v["recover_total"], v["memory_recover"])
-        assert round(k.slots_step(S, T) / k.recover_step(S, r, T), 3) == v["recover_ratio"]
+        assert (k.slots_step(state, T), k.slots_memory(state, T)) == (v["baseline_bytes"], v["memory_baseline"])
+        assert k.replay_verify(state, record, T) == v["recover_verify"]
+        assert k.recover_commit(state, record, T) == v["recover_commit"]
+        assert k.recover_step(state, record, T) == v["recover_total"]
+        assert k.recover_memory(state, record, T) == v["memory_recover"]
+        assert round(k.slots_step(state, T) / k.recover_step(state, record, T), 3) == v["recover_ratio"]
 
 
 def check_steps():
-    """A ring's steps, one by one: each reads S, writes a record and reads those before it; the last one writes S."""
-    S, r = 1000, 7
+    """A ring's steps, one by one: each reads the state and the records before its own, which it writes; the last one
+    writes the state.
+    """
+    state, record = 1000, 7
     for L in (1, 2, 5, 16):
-        total = sum(S + r + r * n + (S if n == L - 1 else 0) for n in range(L))
-        assert k.replay_step(S, r, L) == pytest.approx(total / L)
+        total = sum(state + record + record * n + (state if n == L - 1 else 0) for n in range(L))
+        assert k.replay_step(state, record, L) == pytest.approx(total / L)
 
 
 CHECKS = (check_marconi, check_replay, check_speculation, check_steps)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@each_check(CHECKS)
 def test_costs_are_those_of_the_formulas(check):
     check()
 
 
 FAULTS = [
-    (k, "replay_step", ("r * (L - 1) / 2", "r * L / 2"), check_steps),
-    (k, "replay_step", ("return S + S / L", "return S + S / (L + 1)"), check_replay),
-    (k, "best_ring", ("sqrt(2 * S / r)", "sqrt(S / r)"), check_replay),
-    (k, "slots_step", ("return S + T * S", "return T * S"), check_speculation),
-    (k, "recover_commit", ("return 2 * S", "return S"), check_speculation),
-    (k, "recover_memory", ("return S + T * r", "return S + r"), check_speculation),
+    (k, "replay_step", ("record * (L - 1) / 2", "record * L / 2"), check_steps),
+    (k, "replay_step", ("return state + state / L", "return state + state / (L + 1)"), check_replay),
+    (k, "best_ring", ("sqrt(2 * state / record)", "sqrt(state / record)"), check_replay),
+    (k, "slots_step", ("return state + T * state", "return T * state"), check_speculation),
+    (k, "recover_commit", ("return 2 * state", "return state"), check_speculation),
+    (k, "recover_memory", ("return state + T * record", "return state + record"), check_speculation),
     (k.Hybrid, "flops", ("4 * L**2", "2 * L**2"), check_marconi),
     (k.Hybrid, "flops", ("+ 10 * L", "+ 10 * L * self.D"), check_marconi),
     (k.Hybrid, "kv_bytes", ("* 2 * L", "* L"), check_marconi),
 ]
 
 
-@pytest.mark.parametrize("owner, name, patch, check", FAULTS, ids=[f"{f[1]}-{f[2][1][:20]}" for f in FAULTS])
-def test_a_wrong_formula_is_seen(owner, name, patch, check, monkeypatch):
-    monkeypatch.setattr(owner, name, variant(getattr(owner, name), patch))
-    with pytest.raises(AssertionError):
-        check()
+@each_fault(FAULTS)
+def test_a_wrong_formula_is_seen(fault, monkeypatch):
+    assert_seen(fault, monkeypatch)
 
 
 def test_the_best_ring_moves_the_fewest_bytes():
-    for r in RECORDS.values():
-        best = min(range(1, 200), key=lambda L: k.replay_step(524_288, r, L))
-        assert abs(best - k.best_ring(524_288, r)) < 1
+    for record in RECORDS.values():
+        best = min(range(1, 200), key=lambda L: k.replay_step(524_288, record, L))
+        assert abs(best - k.best_ring(524_288, record)) < 1
 
 
 def test_replay_wins_exactly_where_it_moves_fewer_bytes_and_never_twice_as_few():
-    for S, r in ((524_288, 8_192), (1000, 300), (1000, 2000)):
+    for state, record in ((524_288, 8_192), (1000, 300), (1000, 2000)):
         for L in range(1, 300):
-            assert k.replay_wins(S, r, L) == (k.replay_step(S, r, L) < k.baseline_step(S))
-            assert k.speedup(S, r, L) < 2
+            assert k.replay_wins(state, record, L) == (k.replay_step(state, record, L) < k.baseline_step(state))
+            assert k.speedup(state, record, L) < 2
 
 
 def test_recovering_saves_traffic_from_three_tokens_on_and_memory_from_two():
-    S, r = 524_288, 8_192
-    traffic = [k.recover_step(S, r, T) < k.slots_step(S, T) for T in range(1, 9)]
-    memory = [k.recover_memory(S, r, T) < k.slots_memory(S, T) for T in range(1, 9)]
+    state, record = 524_288, 8_192
+    traffic = [k.recover_step(state, record, T) < k.slots_step(state, T) for T in range(1, 9)]
+    memory = [k.recover_memory(state, record, T) < k.slots_memory(state, T) for T in range(1, 9)]
     assert traffic == [False] * 2 + [True] * 6 and memory == [False] + [True] * 7
 
 

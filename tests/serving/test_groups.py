@@ -2,35 +2,20 @@
 have.
 """
 
-import gzip
-import json
 import random
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from kda_lab.proof.registry import variant
 from kda_lab.serving.plan import groups as g
 from kda_lab.serving.plan import specs as s
 from kda_lab.serving.plan.layout import bytes_per_block, stride_alignment
+from tests.serving.glm import glm
+from tests.serving.mutants import assert_seen, each_check, each_fault
+from tests.serving.vectors import VECTORS
 
-VECTORS = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
 KINDS = {"MLAAttentionSpec": "attention", "CircularBufferSpec": "ring", "MambaSpec": "state"}
-
-
-def glm(n_mla=11, n_kda=34, with_tail=True, spec=0, ring=4, block=640):
-    """The layers of GLM-5.3-Flash on one of eight ranks."""
-    rows = {
-        "mla": s.mla_rows(block, 512, whole_rows=True),
-        "indexer": s.index_rows(block, per_state=4, stride_tokens=128),
-    }
-    layers = {f"{kind}.{i}": spec_ for i in range(n_mla) for kind, spec_ in rows.items()}
-    if with_tail:
-        layers |= {f"tail.{i}": s.RingSpec(ring, 2, 128) for i in range(n_mla)}
-    kda = replace(s.kda_state(8, 128, num_spec=spec, block=block), padded=block * 1024)
-    return layers | {f"kda.{i}": kda for i in range(n_kda)}
 
 
 def two_kinds(n_attn, n_gdn):
@@ -82,31 +67,34 @@ def check_units():
 CHECKS = (check_packed, check_uniform, check_gcd, check_units)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@each_check(CHECKS)
 def test_groups_are_those_that_vllm_returns(check):
     check()
 
 
 FAULTS = [
-    ("deal", ("layers[i::count]", "layers[i * len(layers) // count : (i + 1) * len(layers) // count]"), check_packed),
-    ("states_per_block", ("anchor_bytes // page", "-(-anchor_bytes // page)"), check_packed),
-    ("packed_groups", ("b.widest(len(b.layers) if holds_states(b) else count(b))", "b.widest(1)"), check_packed),
-    ("uniform", ("type(spec), spec.block", "spec.page, spec.block"), check_packed),
-    ("group_size", ("1.5 * low", "low"), check_uniform),
-    ("group_size", ("high < 1.5", "high <= 1.5"), check_uniform),
-    ("approximate_gcd", (", -size)", ", size)"), check_gcd),
-    ("approximate_gcd", ("max(1, lower_bound or 1)", "1"), check_gcd),
-    ("block_units", (" if g.cacheable] or sizes", "]"), check_units),
-    ("block_units", ("lcm(*sizes)", "max(sizes)"), check_units),
-    ("block_units", ("any(size % unit for size in hashed)", "False"), check_units),
+    (
+        g,
+        "deal",
+        ("layers[i::count]", "layers[i * len(layers) // count : (i + 1) * len(layers) // count]"),
+        check_packed,
+    ),
+    (g, "states_per_block", ("anchor_bytes // page", "-(-anchor_bytes // page)"), check_packed),
+    (g, "packed_groups", ("b.widest(len(b.layers) if holds_states(b) else count(b))", "b.widest(1)"), check_packed),
+    (g, "uniform", ("type(spec), spec.block", "spec.page, spec.block"), check_packed),
+    (g, "group_size", ("1.5 * low", "low"), check_uniform),
+    (g, "group_size", ("high < 1.5", "high <= 1.5"), check_uniform),
+    (g, "approximate_gcd", (", -size)", ", size)"), check_gcd),
+    (g, "approximate_gcd", ("max(1, lower_bound or 1)", "1"), check_gcd),
+    (g, "block_units", (" if g.cacheable] or sizes", "]"), check_units),
+    (g, "block_units", ("lcm(*sizes)", "max(sizes)"), check_units),
+    (g, "block_units", ("any(size % unit for size in hashed)", "False"), check_units),
 ]
 
 
-@pytest.mark.parametrize("name, patch, check", FAULTS, ids=[f"{name}-{patch[1][:20]}" for name, patch, _ in FAULTS])
-def test_a_wrong_rule_gives_other_groups(name, patch, check, monkeypatch):
-    monkeypatch.setattr(g, name, variant(getattr(g, name), patch))
-    with pytest.raises(AssertionError):
-        check()
+@each_fault(FAULTS)
+def test_a_wrong_rule_gives_other_groups(fault, monkeypatch):
+    assert_seen(fault, monkeypatch)
 
 
 def test_packing_needs_blocks_outermost_and_different_pages():

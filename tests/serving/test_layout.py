@@ -1,31 +1,20 @@
 """Where bytes lie: against values that vLLM 0.32.0 returned, and the properties that an address must have."""
 
-import gzip
-import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from kda_lab.proof.registry import variant
 from kda_lab.serving.plan import layout as lay
 from kda_lab.serving.plan import specs as s
 from kda_lab.serving.plan.groups import Group, cache_groups
+from tests.serving.glm import glm
+from tests.serving.mutants import assert_seen, each_check, each_fault
+from tests.serving.vectors import VECTORS
 
-VECTORS = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
 
-
-def glm(n_mla=11, n_kda=34, block=640):
-    """Groups of GLM-5.3-Flash on one of eight ranks."""
-    rows = {
-        "mla": s.mla_rows(block, 512, whole_rows=True),
-        "indexer": s.index_rows(block, per_state=4, stride_tokens=128),
-    }
-    layers = {f"{kind}.{i}": spec for i in range(n_mla) for kind, spec in rows.items()}
-    layers |= {f"tail.{i}": s.tail_ring(4) for i in range(n_mla)}
-    kda = replace(s.kda_state(8, 128, block=block), padded=block * 1024)
-    return cache_groups(layers | {f"kda.{i}": kda for i in range(n_kda)}, block_outermost=True)
+def groups_of(*counts, block=640):
+    return cache_groups(glm(*counts, block=block), block_outermost=True)
 
 
 def check_tables():
@@ -36,7 +25,7 @@ def check_tables():
 
 def check_addresses():
     v = VECTORS["addresses"]
-    pool = lay.make_layout(glm(), 6, block_outermost=True)
+    pool = lay.make_layout(groups_of(), 6, block_outermost=True)
     assert pool.bytes_per_block == v["bytes_per_block"]
     pages, rows = (lay.kernel_stride(pool.bytes_per_block, v[name]) for name in ("indexer_kernel_page", "mla_row"))
     assert (pages, rows) == (v["indexer_pages_per_block"], v["mla_rows_per_block"])
@@ -61,7 +50,8 @@ def pools(count=40):
     generator = random.Random(2)
     for _ in range(count):
         n_mla, n_kda, blocks = generator.randrange(1, 20), generator.randrange(1, 60), generator.randrange(2, 6)
-        yield lay.make_layout(glm(n_mla, n_kda, 128 * generator.randrange(5, 12)), blocks, block_outermost=True)
+        block = 128 * generator.randrange(5, 12)
+        yield lay.make_layout(groups_of(n_mla, n_kda, block=block), blocks, block_outermost=True)
         rows, state = s.mla_rows(640, 512), replace(s.kda_state(8, 128, block=640), padded=655_360)
         groups = cache_groups({f"a.{i}": rows for i in range(n_mla)} | {f"k.{i}": state for i in range(n_kda)})
         yield lay.make_layout(groups, blocks, block_outermost=generator.random() < 0.5)
@@ -109,31 +99,29 @@ def check_kernel_ids():
 CHECKS = (check_tables, check_addresses, check_regions, check_kernel_ids)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@each_check(CHECKS)
 def test_addresses_are_right(check):
     check()
 
 
 FAULTS = [
-    ("kernel_block_table", ("stride or pages", "pages"), check_addresses),
-    ("kernel_block_table", ("* b + j", "* (b + j)"), check_tables),
-    ("stride_alignment", ("lcm(*(", "max(*("), check_addresses),
-    ("stride_alignment", ("lcm(*(", "max(*("), check_regions),
-    ("bytes_per_block", (", stride_alignment(groups))", ", 1)"), check_regions),
-    ("bytes_per_block", ("max(group.page", "min(group.page"), check_regions),
-    ("bytes_per_block", ("sum(layer_stride(spec)", "sum(spec.page"), check_regions),
-    ("make_layout", ("spec.page if block_outermost else", "1000 if block_outermost else"), check_regions),
-    ("make_layout", ("layer_stride(spec) * num_blocks", "layer_stride(spec)"), check_regions),
-    ("layer_stride", ("round_up(spec.page, spec.alignment)", "spec.page"), check_regions),
-    ("row_id", ("* block + offset", "* (block + offset)"), check_addresses),
+    (lay, "kernel_block_table", ("stride or pages", "pages"), check_addresses),
+    (lay, "kernel_block_table", ("* b + j", "* (b + j)"), check_tables),
+    (lay, "stride_alignment", ("lcm(*(", "max(*("), check_addresses),
+    (lay, "stride_alignment", ("lcm(*(", "max(*("), check_regions),
+    (lay, "bytes_per_block", (", stride_alignment(groups))", ", 1)"), check_regions),
+    (lay, "bytes_per_block", ("max(group.page", "min(group.page"), check_regions),
+    (lay, "bytes_per_block", ("sum(layer_stride(spec)", "sum(spec.page"), check_regions),
+    (lay, "make_layout", ("spec.page if block_outermost else", "1000 if block_outermost else"), check_regions),
+    (lay, "make_layout", ("layer_stride(spec) * num_blocks", "layer_stride(spec)"), check_regions),
+    (lay, "layer_stride", ("round_up(spec.page, spec.alignment)", "spec.page"), check_regions),
+    (lay, "row_id", ("* block + offset", "* (block + offset)"), check_addresses),
 ]
 
 
-@pytest.mark.parametrize("name, patch, check", FAULTS, ids=[f"{f[0]}-{f[1][1][:24]}-{f[2].__name__}" for f in FAULTS])
-def test_a_wrong_layout_is_seen(name, patch, check, monkeypatch):
-    monkeypatch.setattr(lay, name, variant(getattr(lay, name), patch))
-    with pytest.raises((AssertionError, ValueError)):
-        check()
+@each_fault(FAULTS)
+def test_a_wrong_layout_is_seen(fault, monkeypatch):
+    assert_seen(fault, monkeypatch, ValueError)
 
 
 def test_without_rounding_no_integer_names_the_first_page_of_block_1():
@@ -142,13 +130,13 @@ def test_without_rounding_no_integer_names_the_first_page_of_block_1():
 
 
 def test_every_group_starts_at_the_first_byte_of_a_block():
-    pool = lay.make_layout(glm(), 3, block_outermost=True)
+    pool = lay.make_layout(groups_of(), 3, block_outermost=True)
     for group in pool.groups:
         assert min(pool.region(layer, 2).start for layer in group.layers) == 2 * 7_468_032
 
 
 def test_layers_of_a_kind_lie_side_by_side():
-    pool = lay.make_layout(glm(), 2, block_outermost=True)
+    pool = lay.make_layout(groups_of(), 2, block_outermost=True)
     assert [pool.offsets[f"mla.{i}"] for i in range(3)] == [0, 655_360, 1_310_720]
     assert pool.offsets["indexer.0"] == 11 * 655_360 and pool.offsets["indexer.1"] == 11 * 655_360 + 21_120
 
@@ -169,7 +157,7 @@ def test_a_pool_beyond_32_bits_is_refused():
 
 
 def test_a_block_outside_the_pool_has_no_address():
-    pool = lay.make_layout(glm(), 2, block_outermost=True)
+    pool = lay.make_layout(groups_of(), 2, block_outermost=True)
     for block in (-1, 2):
         with pytest.raises(IndexError, match="outside the pool of 2 blocks"):
             pool.region("mla.0", block)

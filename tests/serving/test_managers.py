@@ -1,8 +1,6 @@
 """Block tables of attention, states and rings: the step tables of chapter 20, hits, copies and what a request holds."""
 
-import gzip
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,9 +11,7 @@ from kda_lab.serving.run import timeline
 from kda_lab.serving.run.engine import Engine
 from kda_lab.serving.trials.scenarios import fresh, right_drafts, serve
 from kda_lab.serving.trials.traces import read_trace
-
-FIXTURES = Path(__file__).parent / "fixtures"
-VECTORS = json.loads(gzip.decompress((FIXTURES / "vectors.json.gz").read_bytes()))
+from tests.serving.vectors import FIXTURES, VECTORS
 
 
 def states(frames, name="A"):

@@ -4,15 +4,12 @@ configs.
 
 import argparse
 import copy
-import gzip
 import json
 from math import ceil
-from pathlib import Path
 
 import pytest
 
 from kda_lab import intensity
-from kda_lab.proof.registry import variant
 from kda_lab.serving.plan import cli as plan_cli
 from kda_lab.serving.plan import config as c
 from kda_lab.serving.plan import families, fields
@@ -20,6 +17,9 @@ from kda_lab.serving.plan import plan as p
 from kda_lab.serving.plan import specs as s
 from kda_lab.serving.plan.groups import Group
 from kda_lab.serving.plan.layout import make_layout
+from kda_lab.serving.plan.warnings import warnings
+from tests.serving.mutants import assert_seen, each_check, each_fault
+from tests.serving.vectors import VECTORS
 
 # name, settings, block, padding in % of the state. Logs: LMCache 5042 and 5079, vllm 53906, vllm-ascend 17074 and
 # 14765, LMCache 4278, pegaflow 457 (our reading of what was run there); the others are computed from the same formula
@@ -111,8 +111,7 @@ def check_article():
 
 
 def check_residency():
-    vectors = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
-    for v in vectors["residency"]:
+    for v in VECTORS["residency"]:
         kda = s.kda_state(8, 128, num_spec=v["num_spec"], block=640, checkpoints=v["checkpoint"])
         assert p.request_blocks(Group(("kda",), (kda,)), 10**6) == v["max_state_blocks"]
 
@@ -153,7 +152,7 @@ def check_sums():
 CHECKS = (check_blocks, check_bytes, check_article, check_residency, check_request, check_sums)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@each_check(CHECKS)
 def test_plans_agree_with_what_is_known(check):
     check()
 
@@ -183,12 +182,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("owner, name, patch, check", FAULTS, ids=[f"{f[1]}-{f[2][1][:20]}" for f in FAULTS])
-def test_a_wrong_planner_is_seen(owner, name, patch, check, monkeypatch):
-    subject = getattr(owner, name)
-    monkeypatch.setattr(owner, name, variant(getattr(subject, "fget", subject), patch))
-    with pytest.raises((AssertionError, fields.ConfigError, ValueError)):
-        check()
+@each_fault(FAULTS)
+def test_a_wrong_planner_is_seen(fault, monkeypatch):
+    assert_seen(fault, monkeypatch, fields.ConfigError, ValueError)
 
 
 @pytest.mark.parametrize("name", fields.packaged())
@@ -289,7 +285,7 @@ def test_a_drafter_changes_the_groups():
     found = p.plan("glm-5.3-flash", tp=8, num_spec=1)
     assert [len(group.layers) for group in found.groups] == [24, 12, 12, 11, 11] and found.groups[1].block == 8
     assert "mla.45" in found.groups[0].layers
-    assert any("names no drafter" in text for text in p.warnings(p.plan("kimi-k3", tp=8, num_spec=3)))
+    assert any("names no drafter" in text for text in warnings(p.plan("kimi-k3", tp=8, num_spec=3)))
 
 
 def lost_fields(names):
@@ -388,16 +384,16 @@ def test_families_that_are_not_known_are_refused_and_not_planned_as_softmax():
 
 
 def test_coarse_hits_and_padding_are_warned_of():
-    texts = p.warnings(p.plan("glm-5.3-flash", tp=8))
+    texts = warnings(p.plan("glm-5.3-flash", tp=8))
     assert any("up to 640 tokens never hit" in text and "--prefix-match-unit 64" in text for text in texts)
     assert any("112,640 of 655,360 bytes" in text and "512 tokens hold 524,288" in text for text in texts)
-    assert not any("never hit" in text for text in p.warnings(p.plan("glm-5.3-flash", tp=8, prefix_match_unit=64)))
-    assert not p.warnings(p.plan("llama-3.1-70b"))
-    assert any("fewer than 1,280" in text for text in p.warnings(p.plan("glm-5.3-flash", tp=8, num_spec=1)))
-    refused = p.warnings(p.plan("llama-3.1-70b", memory=2**30))
+    assert not any("never hit" in text for text in warnings(p.plan("glm-5.3-flash", tp=8, prefix_match_unit=64)))
+    assert not warnings(p.plan("llama-3.1-70b"))
+    assert any("fewer than 1,280" in text for text in warnings(p.plan("glm-5.3-flash", tp=8, num_spec=1)))
+    refused = warnings(p.plan("llama-3.1-70b", memory=2**30))
     assert "131,072 tokens needs 40.00 GiB of cache and there are 1.00: the server refuses to start" in refused[0]
     assert any("22,528 of 7,468,032 bytes are used" in text for text in texts)
-    assert any("4 ranks keep a copy of each" in text for text in p.warnings(p.plan("qwen3.5-35b-a3b", tp=8)))
+    assert any("4 ranks keep a copy of each" in text for text in warnings(p.plan("qwen3.5-35b-a3b", tp=8)))
 
 
 def test_requests_of_no_token_are_refused():

@@ -2,17 +2,15 @@
 
 import argparse
 import copy
-import gzip
 import json
-from pathlib import Path
 
 import pytest
 
 from kda_lab.serving.trials import cli
 from kda_lab.serving.trials.replay import Replay
 from kda_lab.serving.trials.traces import TraceError, read_trace
+from tests.serving.vectors import FIXTURES, unpacked
 
-FIXTURES = Path(__file__).parent / "fixtures"
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in FIXTURES.glob("[0-9]*.json.gz"))
 DEFECT = [name for name in TRACES if name[:2] in ("26", "90", "92")]
 
@@ -59,10 +57,6 @@ SAME = [
 def test_elsewhere_the_safe_rule_changes_nothing(name):
     run = replay(name, safe=True)
     assert run.difference is None and not run.violations
-
-
-def document(name):
-    return json.loads(gzip.decompress((FIXTURES / f"{name}.json.gz").read_bytes()))
 
 
 def steps(trace):
@@ -137,7 +131,7 @@ def another_end(trace):
     ids=lambda x: getattr(x, "__name__", str(x)),
 )
 def test_a_changed_trace_is_told_from_the_real_one(change, aspect, event, tmp_path, capsys):
-    trace = document("30_tail_pmu64_dense")
+    trace = unpacked("30_tail_pmu64_dense")
     change(trace)
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(trace))
@@ -170,7 +164,7 @@ def test_one_json_document(capsys):
 
 
 def test_a_request_that_reaches_its_max_tokens_ends_by_itself():
-    trace = document("01_caseA_640_dense")
+    trace = unpacked("01_caseA_640_dense")
     events = trace["trace"]
     before, finish = copy.deepcopy(events[3]), events[4]
     assert finish["event"] == "finish" and before["sampled"] == {"A": 1}

@@ -293,7 +293,7 @@ WRONG_LINES = [
     ("finish", "memory.accept(max(len(sampled), 1))", "memory.accept(1)"),
     ("finish", "for end in block_ends(chunk.start, memory.position, manager.block):", "for end in ():"),
     ("finish", "n = end - chunk.start", "n = end - chunk.start - 1"),
-    ("forward_state", "rows[1:], name", "rows[:-1], name"),
+    ("forward_state", "inputs[1:], name", "inputs[:-1], name"),
     (
         "initial",
         "at = memory.state()[0].numpy(), self.window_start(self.slots_accepted(name))",

@@ -1,9 +1,5 @@
 """Where chunks end, in vLLM 0.32.0's own numbers; the order inside a step; budgets and preemption."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
 from kda_lab.serving.blocks.chunking import (
@@ -17,9 +13,8 @@ from kda_lab.serving.blocks.chunking import (
 from kda_lab.serving.blocks.request import Request
 from kda_lab.serving.blocks.retention import replay_boundaries, retention_mask
 from kda_lab.serving.blocks.scheduler import Scheduler, hybrid, hybrid_of
-from kda_lab.serving.drafts.speculation import boundary_copy, running_column, slot, window_offset, window_rows
-
-VECTORS = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
+from kda_lab.serving.drafts.speculation import boundary_copy, running_column, slot, window_offset, window_length
+from tests.serving.vectors import VECTORS
 
 
 def test_chunk_ends_of_3000_random_cases():
@@ -82,7 +77,7 @@ def test_slots_of_drafted_tokens():
 
 def test_windows_of_the_convolution():
     for v in VECTORS["conv_window"]:
-        assert window_rows(v["conv_kernel"], v["num_spec"]) == v["rows"]
+        assert window_length(v["conv_kernel"], v["num_spec"]) == v["rows"]
         for read in v["read_offset"]:
             assert window_offset(read["num_accepted"]) == read["offset"]
 

@@ -2,19 +2,16 @@
 have.
 """
 
-import gzip
-import json
 import random
 from math import lcm
-from pathlib import Path
 
 import pytest
 
 from kda_lab import intensity
-from kda_lab.proof.registry import variant
 from kda_lab.serving.plan import specs as s
+from tests.serving.mutants import assert_seen, each_check, each_fault
+from tests.serving.vectors import VECTORS
 
-VECTORS = json.loads(gzip.decompress((Path(__file__).parent / "fixtures" / "vectors.json.gz").read_bytes()))
 BYTES = {"float32": s.FP32, "bfloat16": s.BF16, "bf16": s.BF16, "u8": s.FP8}
 
 
@@ -73,37 +70,29 @@ def check_least_block():
 CHECKS = (check_states, check_rows, check_blocks, check_windows, check_least_block)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@each_check(CHECKS)
 def test_sizes_are_those_that_vllm_returns(check):
     check()
 
 
 FAULTS = [
-    ("conv_shape", ("+ num_spec", ""), check_states),
-    ("conv_shape", ("return taps - 1", "return taps"), check_windows),
-    ("kda_state", ("taps, 3 * heads", "taps, 2 * heads"), check_states),
-    ("kda_state", ('"heads"), width, width', '"heads"), width, 2 * width'), check_states),
-    ("kernel_unit", ("max(unit, 128)", "unit"), check_blocks),
-    ("kernel_unit", ("max(kernel_min, user_block)", "kernel_min"), check_least_block),
-    ("aligned_block", ("round_up(block, lcm(*backends))", "block"), check_least_block),
-    ("aligned_block", ("unit * ceil_div(", "unit + unit * ceil_div("), check_least_block),
-    ("ceil_div", ("-(-x // unit)", "x // unit + 1"), check_blocks),
-    ("padding_fraction", ("/ state_page", "/ attention_page"), check_blocks),
+    (s, "conv_shape", ("+ num_spec", ""), check_states),
+    (s, "conv_shape", ("return taps - 1", "return taps"), check_windows),
+    (s, "kda_state", ("taps, 3 * heads", "taps, 2 * heads"), check_states),
+    (s, "kda_state", ('"heads"), width, width', '"heads"), width, 2 * width'), check_states),
+    (s, "kernel_unit", ("max(unit, 128)", "unit"), check_blocks),
+    (s, "kernel_unit", ("max(kernel_min, user_block)", "kernel_min"), check_least_block),
+    (s, "aligned_block", ("round_up(block, lcm(*backends))", "block"), check_least_block),
+    (s, "aligned_block", ("unit * ceil_div(", "unit + unit * ceil_div("), check_least_block),
+    (s, "ceil_div", ("-(-x // unit)", "x // unit + 1"), check_blocks),
+    (s, "padding_fraction", ("/ state_page", "/ attention_page"), check_blocks),
+    (s.AttentionSpec, "content", ("self.block // self.per_state", "self.block"), check_rows),
 ]
 
 
-@pytest.mark.parametrize("name, patch, check", FAULTS, ids=[f"{name}-{patch[1][:20]}" for name, patch, _ in FAULTS])
-def test_a_wrong_rule_gives_other_sizes(name, patch, check, monkeypatch):
-    monkeypatch.setattr(s, name, variant(getattr(s, name), patch))
-    with pytest.raises((AssertionError, StopIteration)):
-        check()
-
-
-def test_rows_that_share_tokens_are_fewer(monkeypatch):
-    wrong = variant(s.AttentionSpec.content.fget, ("self.block // self.per_state", "self.block"))
-    monkeypatch.setattr(s.AttentionSpec, "content", wrong)
-    with pytest.raises(AssertionError):
-        check_rows()
+@each_fault(FAULTS)
+def test_a_wrong_rule_gives_other_sizes(fault, monkeypatch):
+    assert_seen(fault, monkeypatch, StopIteration)
 
 
 def test_pages_of_attention_add_up_over_blocks_and_a_state_has_one_size():

@@ -226,6 +226,34 @@ def kda(S, Q, K, V, alpha, beta):
     return Chunk(A, R, M, K_in, Q_in, K_g, expG[-1], U, W, E, S, O)
 
 
+def gated_delta_2(S, Q, K, V, alpha, erase, write):
+    """Gated DeltaNet-2 over a chunk: the order of KDA, with a gated key that reads and a plain key that is written.
+
+    S: [V, K]   Q, K: [C, K]   V: [C, V]   alpha: [C, K]   erase: [C, K] or [C, 1]   write: [C, V] or [C, 1].
+    Implements gdn2-chunk (Hatamizadeh et al. 2026).
+
+    >>> import numpy as np
+    >>> K = np.array([[1, 0], [0, 1], [1, 0]]); V = np.array([[5], [6], [7]]); one = np.ones((3, 2), int)
+    >>> gated_delta_2(np.zeros((1, 2), int), K, K, V, one, one * [0, 1], one[:, :1]).S  # channel 1 is never erased
+    array([[12,  6]])
+    """
+    # the lines of kda once more, with two gates: the book quotes those, and KDA is the case erase = write = beta, as
+    # gdn2-kda proves
+    expG = decay_from_start(alpha)  # [C, K] e^(G_i)
+    K_in = K * expG  # [C, K] keys as the incoming state sees them
+    Q_in = Q * expG  # [C, K]
+    K_g = K * decay_to_end(alpha)  # [C, K] keys as the outgoing state keeps them
+    A = tril(decayed_scores(K * erase, K, alpha), -1)  # [C, C]
+    M = decayed_scores(Q, K, alpha)  # [C, C]
+    R = triangular.substitution(A)  # [C, C] (I + A)^-1
+    U = R @ (V * write)  # [C, V] residuals if the incoming state were zero
+    W = R @ (K_in * erase)  # [C, K] how they change with the incoming state
+    E = U - W @ S.T  # [C, V] the residuals
+    O = Q_in @ S.T + M @ E  # [C, V]
+    S = S * expG[-1] + E.T @ K_g  # [V, K]
+    return Chunk(A, R, M, K_in, Q_in, K_g, expG[-1], U, W, E, S, O)
+
+
 def single_solve(R, V, K_in, S, beta):
     """The residuals by one solve, when the incoming state is known: E = R B (V - K_in S^T).
 

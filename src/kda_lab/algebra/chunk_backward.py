@@ -71,6 +71,22 @@ class ChunkGradients(NamedTuple):
     dS: Any
 
 
+class GatedGradients(NamedTuple):
+    """``Gradients`` with derase [C, K] and dwrite [C, V] in the place of dbeta.
+
+    >>> GatedGradients._fields
+    ('dQ', 'dK', 'dV', 'dg', 'derase', 'dwrite', 'dS')
+    """
+
+    dQ: Any
+    dK: Any
+    dV: Any
+    dg: Any
+    derase: Any
+    dwrite: Any
+    dS: Any
+
+
 def token(S, q, k, v, alpha, beta, do, dS):
     """The adjoint of one token of Kimi Delta Attention.
 
@@ -216,6 +232,44 @@ def kda(S, Q, K, V, alpha, beta, terms, dO, dS):
     return ChunkGradients(
         dE, Z, dM, dA, dQ_in, dK_in, dK_g, K_row, K_col, dG, dQ, K_row + K_col, dV, sums_from_end(dG), dbeta, dS0
     )
+
+
+def gated_delta_2(S, Q, K, V, alpha, erase, write, terms, dO, dS):
+    """The adjoint of one chunk of Gated DeltaNet-2.
+
+    S: [V, K] before the chunk   Q, K, alpha: [C, K]   V, dO: [C, V]   erase: [C, K] or [C, 1]   write: [C, V] or
+    [C, 1]   terms: ``chunk.gated_delta_2`` of the same inputs   dS: [V, K] behind the chunk. derase and dwrite have all
+    channels; a gate of one number gets their sum. Implements gdn2-backward.
+
+    >>> import numpy as np
+    >>> one = np.ones((2, 1)); S = np.ones((1, 1)); x = (S, one, one, one, one, one, one * 0.5)
+    >>> d = gated_delta_2(*x, chunk.gated_delta_2(*x), one, S * 0)
+    >>> d.dV.T, d.dwrite.T  # each output is its own value, half of it committed
+    (array([[0.5, 0.5]]), array([[1., 1.]]))
+    """
+    # the lines of kda once more, with two gates: the book quotes those, and KDA is the case erase = write = beta, as
+    # gdn2-kda proves
+    expG, late = chunk.decay_from_start(alpha), chunk.decay_to_end(alpha)  # [C, K]
+
+    dE = terms.M.T @ dO + terms.K_g @ dS.T  # [C, V]
+    Z = terms.R.T @ dE  # [C, V] one transposed solve
+    dM = tril(dO @ terms.E.T)  # [C, C]
+    dA = -tril(Z @ terms.E.T, -1)  # [C, C]
+
+    read = -(Z @ S)  # [C, K] of the gated keys that read the old state
+    dQ_in = dO @ S  # [C, K]
+    dK_g = terms.E @ dS  # [C, K]
+    dS0 = dS * terms.D + dO.T @ terms.Q_in - Z.T @ (terms.K_in * erase)  # [V, K]
+
+    gated = read * expG + decayed_rows(dA, K, alpha)  # [C, K] of K * erase: one product gives the gate and the key
+    dQ = dQ_in * expG + decayed_rows(dM, K, alpha)  # [C, K]
+    K_row = gated * erase  # [C, K]
+    K_col = dK_g * late + decayed_columns(dA, K * erase, alpha) + decayed_columns(dM, Q, alpha)  # [C, K]
+
+    dG = Q * dQ + K * (K_row - K_col)  # [C, K]
+    dG[-1] = dG[-1] + sum(terms.S * dS)
+    dg = sums_from_end(dG)
+    return GatedGradients(dQ, K_row + K_col, Z * write, dg, gated * K, Z * V, dS0)
 
 
 def linear(S, Q, K, V, dO, dS):

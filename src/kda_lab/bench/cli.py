@@ -38,7 +38,12 @@ def add_arguments(parser):
     add("--seed", type=int, default=0, metavar="N", help="of the inputs (0)")
     add("--json", type=Path, metavar="FILE", help="write the document, anew after each workload")
     add("--chart", type=Path, metavar="FILE.svg", help="draw it")
-    add("--show", type=Path, metavar="FILE.json", help="show a document instead of measuring; needs no GPU")
+    add(
+        "--show",
+        metavar="FILE|NAME",
+        help="show a document instead of measuring, a file or one that comes with the package (h200, h200-fla); needs "
+        "no GPU",
+    )
 
 
 def run(arguments):
@@ -96,7 +101,7 @@ def shown(arguments):
     """A document of an earlier run, the rows that were asked for, printed."""
     from kda_lab.bench import document, table
 
-    found = document.read(arguments.show)
+    found = document.read(document.located(arguments.show))
     for key, text in (("shape", arguments.shapes), ("gates", arguments.gates), ("impl", arguments.impl)):
         wanted, there = names(text), list(dict.fromkeys(row[key] for row in found["rows"]))
         if wrong := [x for x in wanted or () if x not in there]:
@@ -122,9 +127,7 @@ def measured(arguments):
         raise ValueError(f"--gates knows {', '.join(inputs.GATES)}; got {wrong[0]!r}")
     chosen, absent = choose(names(arguments.impl))
     if not torch.cuda.is_available():
-        raise ValueError(
-            "there is no CUDA GPU here, and a time needs one; look at an earlier run with --show FILE.json"
-        )
+        raise ValueError("there is no CUDA GPU here, and a time needs one; look at an earlier run with --show h200")
     from kda_lab.bench.run import Settings
     from kda_lab.cuda.measure import copy_bandwidth
 

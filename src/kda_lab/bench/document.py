@@ -41,6 +41,8 @@ import json
 import math
 from pathlib import Path
 
+from kda_lab.data import BENCHMARKS, files
+
 FORMAT, VERSION = "kda-lab-bench", 1
 OUTCOMES = ("right", "wrong", "refused", "failed", "reported")
 NUMBER = (int, float)
@@ -91,8 +93,41 @@ def number(x):
 
 
 def dump(document):
-    """The document as text."""
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    """The document as text, a row a line."""
+    return files.dump(document)
+
+
+def packaged():
+    """The documents that come with the package: {name: file}.
+
+    >>> sorted(packaged())
+    ['h200', 'h200-fla']
+    """
+    # the folder also holds what other programs measured
+    found = {p.stem: p for p in BENCHMARKS.glob("*.json") if json.loads(p.read_text("utf-8")).get("format") == FORMAT}
+    return dict(sorted(found.items()))
+
+
+def located(where):
+    """The file that `where` means: a path, or the name of a document that comes with the package; a path goes first.
+
+    Raises ValueError with the names for what is neither.
+
+    >>> located("h200").name
+    'h200.json'
+    >>> located("h100")
+    Traceback (most recent call last):
+    ValueError: cannot read h100: No such file or directory; name a file, or a table of the package: h200, h200-fla
+    """
+    if Path(where).exists():
+        return Path(where)
+    names = packaged()
+    if where not in names:
+        raise ValueError(
+            f"cannot read {where}: No such file or directory; name a file, or a table of the package: "
+            f"{', '.join(names)}"
+        )
+    return names[where]
 
 
 def read(path):

@@ -8,6 +8,8 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from kda_lab.cuda.kernels import KERNELS
+
 # the command's parser lists what is here: torch and the kernels are imported where they are used
 
 
@@ -37,10 +39,10 @@ def function(where):
     return getattr(importlib.import_module(module), name)
 
 
-def ours(where, rows=None, **options):
-    """A kernel of `kda_lab.cuda`, which takes the arguments as they are, and options of its own."""
+def ours(kernel, rows=None, **options):
+    """An entry of `kda_lab.cuda.kernels`, which takes the arguments as they are, and options of its own."""
     return Implementation(
-        lambda arguments: functools.partial(function(where), **arguments, **options),
+        lambda arguments: functools.partial(kernel, **arguments, **options),
         package="cuda.core",
         install="pip install 'kda_lab[cuda]'",
         rows=rows,
@@ -85,12 +87,10 @@ def always_packed(arguments):
 LADDER = ("T=8192 H=96", "T=8192 H=64")
 READABLE = "chunk"  # all others are compared with it, head by head
 IMPLEMENTATIONS = {
-    READABLE: ours("kda_lab.cuda.chunk:kda_chunk_forward"),
-    "hopper": ours("kda_lab.cuda.hopper:kda_hopper_forward"),
+    READABLE: ours(KERNELS[READABLE]),
+    **{kernel.name: ours(kernel) for kernel in KERNELS.values() if kernel.form == "chunk" and kernel.name != READABLE},
     # steps on the way there
-    "hopper-8": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, rows=LADDER),
-    "hopper-4": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, rows=LADDER),
-    "hopper-4-1": ours("kda_lab.cuda.hopper:kda_hopper_forward", team=1, warps=4, abreast=1, rows=LADDER),
+    **{step: ours(kernel, LADDER, **way) for kernel in KERNELS.values() for step, way in kernel.steps.items()},
     # tunes itself for 90 to 225 s in each shape
     "fla": Implementation(
         keys_first,

@@ -4,11 +4,17 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from kda_lab.rules import RULES
+
 # in the order of the reports: from plain values to what is rare
 KINDS = ("numbers", "state", "shapes", "ragged", "memory", "gates", "keys", "gradients", "device")
 OUTCOMES = ("pass", "fail", "unsupported", "refused", "error")
-ALL = ("kda", "gated_delta_rule", "delta_rule")
-GATED = ("kda", "gated_delta_rule")
+# the rules that are examined: those that erase
+EXAMINED = {name: rule for name, rule in RULES.items() if rule.gates}
+ALL = tuple(EXAMINED)
+GATED = tuple(name for name, rule in EXAMINED.items() if rule.decay)
+CHANNELS = tuple(name for name, rule in EXAMINED.items() if rule.decay == "channel")
+PAIRS = tuple(name for name, rule in EXAMINED.items() if len(rule.gates) > 1)
 
 
 class Wrong(Exception):

@@ -22,7 +22,7 @@ def pytest_addoption(parser):
     """``--kda-seed`` and ``--kda-op``."""
     group = parser.getgroup("kda", "conformance of delta-rule kernels")
     group.addoption("--kda-seed", type=int, default=None, help="replay the inputs of an earlier run")
-    group.addoption("--kda-op", default="kda", help="the rule that kda_case runs: kda, gated_delta_rule or delta_rule")
+    group.addoption("--kda-op", default="kda", help="the rule that kda_case runs, as in kda-lab conformance --op")
 
 
 def pytest_configure(config):

@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda.arguments import GATES, TYPES, Rows, rows
+from kda_lab.cuda import operands
+from kda_lab.cuda.operands import GATES, TYPES, Rows, rows
+from kda_lab.data.doors import known
 
 SOURCE = "kda_chunk.cu"
 C, SUB = 64, 16
 THREADS = {"kda_prepare": 256, "kda_state": 128, "kda_output": 256}
+NAMES = tuple(THREADS)
 
 
 class Args(ctypes.Structure):
@@ -36,7 +38,7 @@ class Args(ctypes.Structure):
     ]
 
 
-class Variant(NamedTuple):
+class Constants(NamedTuple):
     """What the compiler has to know."""
 
     key: int = 128
@@ -58,7 +60,7 @@ class Variant(NamedTuple):
         state = 4 * (C * (K + 4) + C * (K + 8) + SUB * (K + 4) + C * (SUB + 8) + K)
         return {"kda_prepare": prepare, "kda_state": state, "kda_output": 4 * (C * (K + 4) + C * (C + 4))}
 
-    def constants(self):
+    def defines(self):
         """The -D pairs, sizes included."""
         shared = self.shared_bytes
         return (
@@ -80,50 +82,61 @@ class Variant(NamedTuple):
 
 
 # one of each kind that differs in code, for the resource table and the compile test
-VARIANTS = {
-    "KDA bf16, raw bounded gate": Variant(
+EXAMPLES = {
+    "KDA bf16, raw bounded gate": Constants(
         gates=torch.bfloat16, betas=torch.bfloat16, gate="bounded", l2norm=True, beta_sigmoid=True
     ),
-    "KDA fp16, raw softplus gate": Variant(inputs=torch.float16, gate="softplus", l2norm=True, beta_sigmoid=True),
-    "KDA fp32, exact products": Variant(inputs=torch.float32, exact=True),
-    "KDA bf16, K=96 V=40": Variant(key=96, value=40),
-    "KDA fp32, K=1 V=1": Variant(key=1, value=1, inputs=torch.float32, exact=True),
-    "DeltaNet bf16": Variant(gate="none", l2norm=True),
-    "linear attention bf16": Variant(gate="none", erase=False),
+    "KDA fp16, raw softplus gate": Constants(inputs=torch.float16, gate="softplus", l2norm=True, beta_sigmoid=True),
+    "KDA fp32, exact products": Constants(inputs=torch.float32, exact=True),
+    "KDA bf16, K=96 V=40": Constants(key=96, value=40),
+    "KDA fp32, K=1 V=1": Constants(key=1, value=1, inputs=torch.float32, exact=True),
+    "DeltaNet bf16": Constants(gate="none", l2norm=True),
+    "linear attention bf16": Constants(gate="none", erase=False),
 }
 
 
-@functools.cache
-def kernels(variant, device):
-    """The three kernels of a variant in the order of their launch, for GPU number `device`, or for the CPU if None."""
-    if device is None:
-        return {name: on_cpu.Kernel(SOURCE, variant.constants(), tuple(THREADS), name) for name in THREADS}
-    built = cuda_compile.build(SOURCE, variant.constants())
-    return {name: cuda_compile.Kernel(built, name, variant.shared_bytes[name]) for name in THREADS}
+# of constants and a device: the three, in the order of their launch
+kernels = functools.partial(cuda_compile.load, SOURCE, NAMES)
 
 
-def _gate_arguments(g, beta, gate, erase):
+def _gate_operands(g, beta, gate, erase):
     """g and beta as the kernel reads them: absent where they do not matter, float64 as fp32."""
-    return arguments.readable(None if gate == "none" else g), arguments.readable(beta if erase else None)
+    return operands.readable(None if gate == "none" else g), operands.readable(beta if erase else None)
 
 
-def variant(q, k, v, g=None, beta=None, *, l2norm=False, beta_sigmoid=False, gate="given", erase=True, exact=None, **_):
-    """What a call of `kda_chunk_forward` with these arguments compiles, so that it can be compiled ahead."""
-    g, beta = _gate_arguments(g, beta, gate, erase)
-    return Variant(
-        k.shape[-1],
-        v.shape[-1],
-        v.dtype,
+def constants_of(call):
+    """What a `ChunkCall` compiles, so that it can be compiled ahead."""
+    g, beta = _gate_operands(call.g, call.beta, call.gate, call.erase)
+    return Constants(
+        call.k.shape[-1],
+        call.v.shape[-1],
+        call.v.dtype,
         torch.float32 if g is None else g.dtype,
         torch.float32 if beta is None else beta.dtype,
-        gate,
-        l2norm,
-        beta_sigmoid and beta is not None,
-        erase,
-        v.dtype == torch.float32 if exact is None else exact,
+        call.gate,
+        call.l2norm,
+        call.beta_sigmoid and beta is not None,
+        call.erase,
+        call.v.dtype == torch.float32 if call.exact is None else call.exact,
     )
 
 
+def unsupported(call):
+    """Why this kernel cannot answer a `ChunkCall`, as a sentence, or None if it can.
+
+    >>> x = torch.zeros(1, 4, 2, 192)
+    >>> unsupported(operands.ChunkCall(x, x, x))
+    'the chunk kernel takes K and V from 1 to 128, got K=192 and V=192; use smaller heads or recurrent_kda'
+    """
+    K, V = call.k.shape[-1], call.v.shape[-1]
+    if not (1 <= K <= 128 and 1 <= V <= 128):
+        return f"the chunk kernel takes K and V from 1 to 128, got K={K} and V={V}; use smaller heads or recurrent_kda"
+    if call.gate not in GATES:
+        return f"gate must be one of {', '.join(GATES)}, got {call.gate!r}; pass one of them"
+    return None
+
+
+@known
 def kda_chunk_forward(
     q,
     k,
@@ -154,20 +167,17 @@ def kda_chunk_forward(
     Raises ValueError for what the kernel cannot do: K or V beyond 128, dtypes but fp32, fp16, bf16, several devices.
     Implements chunk-scores, chunk-inverse, chunk-state, chunk-output and what lies between them.
     """
+    call = operands.chunk_call(locals())
+    if reason := unsupported(call):
+        raise ValueError(reason)
     (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
-    if not (1 <= K <= 128 and 1 <= V <= 128):
-        raise ValueError(
-            f"the chunk kernel takes K and V from 1 to 128, got K={K} and V={V}; use smaller heads or recurrent_kda"
-        )
-    arguments.check_types(q, k, v)
-    arguments.check_device(v, (q, k, g, beta, A_log, dt_bias, initial_state, cu_seqlens))
-    if gate not in GATES:
-        raise ValueError(f"gate must be one of {', '.join(GATES)}, got {gate!r}; pass one of them")
-    g, beta = _gate_arguments(g, beta, gate, erase)
-    kind = variant(q, k, v, g, beta, l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, erase=erase, exact=exact)
+    operands.check_types(q, k, v)
+    operands.check_device(v, (q, k, g, beta, A_log, dt_bias, initial_state, cu_seqlens))
+    constants = constants_of(call)
+    g, beta = _gate_operands(g, beta, gate, erase)
     # small or rarely given: made plain instead of described
-    A_log, dt_bias, initial_state = map(arguments.plain, (A_log, dt_bias, initial_state))
-    cu_seqlens, N = arguments.bounds(cu_seqlens), arguments.sequences(v, cu_seqlens)
+    A_log, dt_bias, initial_state = map(operands.plain, (A_log, dt_bias, initial_state))
+    cu_seqlens, N = operands.boundaries(cu_seqlens), operands.sequences(v, cu_seqlens)
     slots = (
         B * -(-T // C) if cu_seqlens is None else T // C + N
     )  # with cu_seqlens a bound; kda_chunk.cu says why it holds
@@ -195,24 +205,24 @@ def kda_chunk_forward(
         o=rows(o),
         g=rows(g),
         beta=rows(beta),
-        dt_bias=arguments.bias_rows(dt_bias, HV, g is not None and g.ndim == 4),
+        dt_bias=operands.bias_rows(dt_bias, HV, g is not None and g.ndim == 4),
         sequences=N,
         tokens=T,
         heads=HV,
         group=HV // H,
-        **arguments.numbers(scale, lower_bound, K),
+        **operands.scale_and_bound(scale, lower_bound, K),
     )
     if A_log is not None:
         args.A_log = Rows(A_log.data_ptr(), 0, 0, 1, 0)
-    arguments.point(args, **work, initial_state=initial_state, final_state=final_state, cu_seqlens=cu_seqlens)
+    operands.point(args, **work, initial_state=initial_state, final_state=final_state, cu_seqlens=cu_seqlens)
 
     blocks = {
         "kda_prepare": slots * HV if T else 0,
         "kda_state": N * HV * Vp // SUB,
         "kda_output": slots * HV if T else 0,
     }
-    with arguments.stream(v) as stream:
-        for name, kernel in kernels(kind, v.device.index).items():
+    with operands.stream(v) as stream:
+        for name, kernel in kernels(constants, v.device.index).items():
             if blocks[name]:
                 kernel.launch(blocks[name], THREADS[name], args, stream)
     return o, final_state

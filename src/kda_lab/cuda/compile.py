@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from kda_lab.cuda import on_cpu
 from kda_lab.data import sources
 
 HERE = Path(__file__).parent / "source"
@@ -207,14 +208,35 @@ class Kernel:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check(driver.cuFuncSetAttribute(self.function, attribute, shared_bytes))
 
-    def launch(self, blocks, threads, arguments, stream):
+    def launch(self, blocks, threads, args, stream):
         """Start `blocks` thread blocks on a stream, along x: y and z end at 65,535.
 
-        arguments: a ctypes.Structure, which the call copies   stream: a handle.
+        args: a ctypes.Structure, which the call copies   stream: a handle.
         """
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(args))
         check(
             self.driver.cuLaunchKernel(
                 self.function, blocks, 1, 1, threads, 1, 1, self.shared_bytes, stream, ctypes.addressof(pointers), 0
             )
         )
+
+
+@functools.cache
+def load(source, names, constants, device):
+    """The kernels of a source with these constants, ready to launch, in the order of `names` -> {name: kernel}.
+
+    constants: with ``defines()``, the -D pairs, and ``shared_bytes``, {name: dynamic shared memory}
+    device: the number of a GPU, or None for the CPU, which runs the same source through `on_cpu`.
+    """
+    if device is None:
+        return {name: on_cpu.Kernel(source, constants.defines(), names, name) for name in names}
+    built = build(source, constants.defines())
+    return {name: Kernel(built, name, constants.shared_bytes[name]) for name in names}
+
+
+@functools.cache
+def multiprocessors(device, without):
+    """How many GPU number `device` has; `without` a GPU (device None), as many as that says."""
+    import torch
+
+    return without if device is None else torch.cuda.get_device_properties(device).multi_processor_count

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
-from kda_lab.cuda.arguments import GATES, TYPES, Rows, rows
+from kda_lab.cuda import operands
+from kda_lab.cuda.operands import GATES, TYPES, Rows, rows
+from kda_lab.data.doors import known
 
-SOURCE = "kda_decode.cu"
+SOURCE, NAME = "kda_decode.cu", "kda_decode"
+NAMES = (NAME,)
 LANES = 8
 MOST_TOKENS = 16
 NORM_GATES = {None: 0, "sigmoid": 1, "swish": 2}
@@ -38,7 +40,7 @@ class Args(ctypes.Structure):
     ]
 
 
-class Variant(NamedTuple):
+class Constants(NamedTuple):
     """What the compiler has to know."""
 
     key: int = 128
@@ -63,22 +65,22 @@ class Variant(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory, the size of struct Shared in the source (which asserts it)."""
+        """Dynamic shared memory, the size of struct Shared in the source (which asserts it) -> {NAME: bytes}."""
         K, V = -(-self.key // 32) * 32, -(-self.value // 4) * 4
         floats = self.value * K + self.tokens * (3 * K + 2 * V + 5)
-        return 4 * floats
+        return {NAME: 4 * floats}
 
     @property
     def blocks(self):
         """Blocks that a multiprocessor has room for, since its shared memory is 228 KB, 1 KB of each block the
         system's.
 
-        >>> Variant().blocks, Variant(tokens=8).blocks
+        >>> Constants().blocks, Constants(tokens=8).blocks
         (3, 2)
         """
-        return max(1, min(3 if self.group == 1 else 2, 228 * 1024 // (self.shared_bytes + 1024)))
+        return max(1, min(3 if self.group == 1 else 2, 228 * 1024 // (self.shared_bytes[NAME] + 1024)))
 
-    def constants(self):
+    def defines(self):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
@@ -98,38 +100,30 @@ class Variant(NamedTuple):
             ("NORM", int(self.norm)),
             ("OUTPUT_GATE", NORM_GATES[self.output_gate]),
             ("ARGS_BYTES", ctypes.sizeof(Args)),
-            ("SHARED_BYTES", self.shared_bytes),
+            ("SHARED_BYTES", self.shared_bytes[NAME]),
         )
 
 
 # one of each kind that differs in code, for the resource table and the compile test
-VARIANTS = {
-    "step bf16, bounded gate": Variant(),
-    "step bf16, 4 tokens": Variant(tokens=4),
-    "step bf16, 8 tokens": Variant(tokens=8),
-    "step fp16, softplus gate, K=64 V=64": Variant(key=64, value=64, inputs=torch.float16, gate="softplus"),
-    "step fp32, K=64 V=128": Variant(key=64, inputs=torch.float32, gates=torch.float32, betas=torch.float32),
-    "step bf16, K=96 V=40": Variant(key=96, value=40, tokens=2, group=2, beta_sigmoid=2, output_gate="swish"),
-    "core bf16": Variant(width=1, gate="given", gates=torch.float32, norm=False, output_gate=None),
-    "core bf16, 4 tokens": Variant(tokens=4, width=1, gate="given", gates=torch.float32, norm=False, output_gate=None),
+EXAMPLES = {
+    "step bf16, bounded gate": Constants(),
+    "step bf16, 4 tokens": Constants(tokens=4),
+    "step bf16, 8 tokens": Constants(tokens=8),
+    "step fp16, softplus gate, K=64 V=64": Constants(key=64, value=64, inputs=torch.float16, gate="softplus"),
+    "step fp32, K=64 V=128": Constants(key=64, inputs=torch.float32, gates=torch.float32, betas=torch.float32),
+    "step bf16, K=96 V=40": Constants(key=96, value=40, tokens=2, group=2, beta_sigmoid=2, output_gate="swish"),
+    "core bf16": Constants(width=1, gate="given", gates=torch.float32, norm=False, output_gate=None),
+    "core bf16, 4 tokens": Constants(
+        tokens=4, width=1, gate="given", gates=torch.float32, norm=False, output_gate=None
+    ),
 }
 
 
-@functools.cache
-def multiprocessors(device):
-    """Of GPU number `device`; 1 for the CPU, which runs one block at a time."""
-    return 1 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
+# constants, device -> {NAME: the kernel}
+kernels = functools.partial(cuda_compile.load, SOURCE, NAMES)
 
 
-@functools.cache
-def kernel(variant, device):
-    """The kernel of a variant, for GPU number `device`, or for the CPU if None."""
-    if device is None:
-        return on_cpu.Kernel(SOURCE, variant.constants(), ("kda_decode",), "kda_decode")
-    built = cuda_compile.build(SOURCE, variant.constants())
-    return cuda_compile.Kernel(built, "kda_decode", variant.shared_bytes)
-
-
+@known
 def kda_decode(
     qkv,
     gate,
@@ -209,6 +203,7 @@ def kda_decode(
     return _launch(kind, q, k, v, *gates, state, state_slots, num_accepted, arrays, numbers)
 
 
+@known
 def decode_core(
     q,
     k,
@@ -258,7 +253,7 @@ def _check(q, k, v, state, indices, others):
     _shapes(q=(q, (R, T, H, K)), k=(k, (R, T, H, K)), v=(v, (R, T, HV, V)))
     if HV % H:
         raise ValueError(f"HV must be a multiple of H, got {HV} value heads and {H} key heads; repeat the keys")
-    arguments.check_types(q, k, v)
+    operands.check_types(q, k, v)
     if state.dtype != torch.float32 or not state[:1].is_contiguous() or state.stride(0) % 4 or state.data_ptr() % 16:
         raise ValueError(
             f"state must be float32 with contiguous slots at multiples of 16 bytes, got {state.dtype} with strides"
@@ -270,7 +265,7 @@ def _check(q, k, v, state, indices, others):
             "convert once,"
             " before the graph is captured"
         )
-    arguments.check_device(v, (q, k, state, *indices, *others))
+    operands.check_device(v, (q, k, state, *indices, *others))
 
 
 def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_slots, num_accepted, arrays, numbers):
@@ -290,27 +285,27 @@ def _launch(kind, q, k, v, g, beta, output_gate, A_log, dt_bias, state, state_sl
         form = "none" if g is None else "given"
     else:
         form = "softplus" if numbers["lower_bound"] is None else "bounded"
-    g, beta = map(arguments.readable, (g, beta))
-    A_log, dt_bias = map(arguments.plain, (A_log, dt_bias))
+    g, beta = map(operands.readable, (g, beta))
+    A_log, dt_bias = map(operands.plain, (A_log, dt_bias))
     gates = torch.float32 if g is None else g.dtype
-    variant = Variant(K, V, T, HV // H, inputs=v.dtype, gates=gates, betas=beta.dtype, gate=form, **kind)
+    constants = Constants(K, V, T, HV // H, inputs=v.dtype, gates=gates, betas=beta.dtype, gate=form, **kind)
     y = torch.empty((R, T, HV, V), dtype=v.dtype, device=v.device)
     numbers.update(
-        arguments.numbers(numbers["scale"], numbers["lower_bound"], K),
+        operands.scale_and_bound(numbers["scale"], numbers["lower_bound"], K),
         state_stride=state.stride(0),
         slot_columns=columns,
         heads=HV,
         requests=R,
         # as many blocks as there are multiprocessors: it gains one per cent with one token, and loses with drafts
         # (H200)
-        ahead=multiprocessors(v.device.index) if T == 1 else 0,
+        ahead=cuda_compile.multiprocessors(v.device.index, 1) if T == 1 else 0,
     )
     described = dict(q=q, k=k, v=v, output_gate=output_gate, y=y, g=g, beta=beta)
     args = Args(**{name: rows(x) for name, x in described.items()}, **numbers)
-    args.dt_bias = arguments.bias_rows(dt_bias, HV, g is not None and g.ndim == 4)
-    arguments.point(args, **arrays, A_log=A_log, states=state, state_slots=state_slots, accepted=num_accepted)
-    blocks = R * (H if variant.width > 1 else HV)
+    args.dt_bias = operands.bias_rows(dt_bias, HV, g is not None and g.ndim == 4)
+    operands.point(args, **arrays, A_log=A_log, states=state, state_slots=state_slots, accepted=num_accepted)
+    blocks = R * (H if constants.width > 1 else HV)
     if blocks:
-        with arguments.stream(v) as stream:
-            kernel(variant, v.device.index).launch(blocks, variant.threads, args, stream)
+        with operands.stream(v) as stream:
+            kernels(constants, v.device.index)[NAME].launch(blocks, constants.threads, args, stream)
     return y

@@ -15,11 +15,14 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda import operands
 from kda_lab.cuda.segments import best_segments, cut, cut_whole, entries
 from kda_lab.cuda.tensor_maps import MAP_BYTES, TOKENS, misfit, tensor_map
+from kda_lab.data.doors import known
 
+SOURCE, NAME = "kda_chunk_hopper.cu", "kda_chunk_hopper"
+NAMES = (NAME,)
 C = TOKENS
 BOUNDS = 128  # of sequences that the kernel keeps in shared memory
 TYPES = {torch.float32: "float", torch.bfloat16: "__nv_bfloat16"}
@@ -60,15 +63,13 @@ class Args(ctypes.Structure):
 ARGS_BYTES = -(-ctypes.sizeof(Args) // 64) * 64
 
 
-class Variant(NamedTuple):
+class Constants(NamedTuple):
     """What the compiler has to know.
 
     warps: that prepare in a thread block, 0 for as many as their slots allow   team: so many of them prepare a block
-    together, 0
-    for 2, or for 1 with gates in fp32, which leave no room   abreast: slices side by side where they are a loop, for a
-    warp
-    alone or gates without a bound; 0 for 2, or for 1 with such gates, whose code needs more registers   every_lane:
-    arrives at mbarriers where one would do, for compute-sanitizer.
+    together, 0 for 2, or for 1 with gates in fp32, which leave no room   abreast: slices side by side where they are a
+    loop, for a warp alone or gates without a bound; 0 for 2, or for 1 with such gates, whose code needs more registers
+    every_lane: arrives at mbarriers where one would do, for compute-sanitizer.
     """
 
     key: int = 128
@@ -120,14 +121,14 @@ class Variant(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory of a thread block."""
-        return self.shared_with(self.slots(self.teams()), self.teams())
+        """Dynamic shared memory of a thread block -> {NAME: bytes}."""
+        return {NAME: self.shared_with(self.slots(self.teams()), self.teams())}
 
-    def constants(self):
+    def defines(self):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
-            ("GATE", arguments.GATES[self.gate]),
+            ("GATE", operands.GATES[self.gate]),
             ("GATE_IN", TYPES[self.gates]),
             ("BETA_IN", TYPES[self.betas]),
             ("UNBOUNDED", int(self.unbounded)),
@@ -141,55 +142,67 @@ class Variant(NamedTuple):
             ("ABREAST", self.abreast or (1 if self.unbounded else 2)),
             ("EVERY_LANE", int(self.every_lane)),
             ("ARGS_BYTES", ARGS_BYTES),
-            ("SHARED_BYTES", self.shared_bytes),
+            ("SHARED_BYTES", self.shared_bytes[NAME]),
         )
+
+
+def misbuilt(constants):
+    """Why the source cannot be compiled with these options for measurements, as a sentence, or None.
+
+    >>> misbuilt(Constants()), misbuilt(Constants(abreast=3))
+    (None, 'abreast must divide the 4 slices of a warp, got 3; leave it 0')
+    """
+    team = constants.warps_of_a_team()
+    if team not in (1, 2) or (team == 2 and constants.gates != torch.bfloat16):
+        return f"a team is 1 warp, or 2 with gates in bfloat16, got {team} with {constants.gates}; leave it 0"
+    most = constants._replace(warps=0).prepare_warps()
+    if constants.warps and not (constants.warps % team == 0 and 0 < constants.warps <= most):
+        return f"warps must be whole teams of {team}, at most {most} here, got {constants.warps}; leave it 0"
+    share = constants.key // 16 // team
+    if constants.abreast and (constants.abreast < 0 or share % constants.abreast):
+        return f"abreast must divide the {share} slices of a warp, got {constants.abreast}; leave it 0"
+    return None
 
 
 # one of each kind that differs in code, for the resource table and the compile test
-VARIANTS = {
-    "raw bounded gate": Variant(),
-    "raw softplus gate": Variant(gate="softplus", unbounded=True),
-    "given gate fp32": Variant(
+EXAMPLES = {
+    "raw bounded gate": Constants(),
+    "raw softplus gate": Constants(gate="softplus", unbounded=True),
+    "given gate fp32": Constants(
         gate="given", gates=torch.float32, betas=torch.float32, unbounded=True, beta_sigmoid=False
     ),
-    "given gate, no norm": Variant(gate="given", unbounded=True, l2norm=False, beta_sigmoid=False),
-    "raw bounded fp32 gate": Variant(gates=torch.float32),
-    "K=64 V=64": Variant(key=64, value=64),
-    "K=64 V=128": Variant(key=64),
-    "raw bounded gate, checkpoints": Variant(checkpoints=True),
-    "K=128 V=64, given gate": Variant(value=64, gate="given", gates=torch.float32, unbounded=True),
+    "given gate, no norm": Constants(gate="given", unbounded=True, l2norm=False, beta_sigmoid=False),
+    "raw bounded fp32 gate": Constants(gates=torch.float32),
+    "K=64 V=64": Constants(key=64, value=64),
+    "K=64 V=128": Constants(key=64),
+    "raw bounded gate, checkpoints": Constants(checkpoints=True),
+    "K=128 V=64, given gate": Constants(value=64, gate="given", gates=torch.float32, unbounded=True),
 }
 THREADS = 512
 
-
-SOURCE, NAME = "kda_chunk_hopper.cu", "kda_chunk_hopper"
-
-
-@functools.cache
-def kernel(variant, device):
-    """The kernel of a variant for GPU number `device`, or for the CPU if None."""
-    if device is None:
-        return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
-    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes)
+# constants, device -> {NAME: the kernel}
+kernels = functools.partial(cuda_compile.load, SOURCE, NAMES)
 
 
-def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=None, dt_bias=None, **_):
-    """Why this kernel cannot answer a call of `kda_chunk_forward`, as a sentence, or None if it can.
+def unsupported(call):
+    """Why this kernel cannot answer a `ChunkCall`, as a sentence, or None if it can.
 
     >>> x = torch.zeros(1, 4, 2, 32, dtype=torch.bfloat16)
-    >>> unsupported(x, x, x, x, x[..., 0])
+    >>> unsupported(operands.ChunkCall(x, x, x, x, x[..., 0]))
     'the Hopper kernel takes K and V of 64 or 128, got K=32 and V=32'
     """
+    q, k, v, g, dt_bias = call.q, call.k, call.v, call.g, call.dt_bias
     K, V = k.shape[-1], v.shape[-1]
     if K not in (64, 128) or V not in (64, 128):
         return f"the Hopper kernel takes K and V of 64 or 128, got K={K} and V={V}"
-    if any(x.dtype != torch.bfloat16 for x in (q, k, v)) or exact:
-        return (
-            f"the Hopper kernel takes q, k, v in bfloat16 and multiplies in bfloat16, got {q.dtype}, "
-            f"{k.dtype}, {v.dtype}"
-        )
-    if not erase or gate == "none" or g is None or g.ndim != 4 or beta is None:
+    if any(x.dtype != torch.bfloat16 for x in (q, k, v)):
+        return f"the Hopper kernel takes q, k, v in bfloat16, got {q.dtype}, {k.dtype}, {v.dtype}"
+    if call.exact:
+        return "the Hopper kernel multiplies in bfloat16, and exact products were asked for"
+    if not call.erase or call.gate == "none" or g is None or g.ndim != 4 or call.beta is None:
         return "the Hopper kernel takes the delta rule with beta and a gate for each channel"
+    if call.gate not in operands.GATES:
+        return f"gate must be one of {', '.join(operands.GATES)}, got {call.gate!r}; pass one of them"
     if dt_bias is not None and dt_bias.numel() != g.shape[2] * K:
         return f"the Hopper kernel takes a dt_bias for each head and channel, got {tuple(dt_bias.shape)}"
     if v.is_cuda and torch.cuda.get_device_capability(v.device)[0] != 9:
@@ -199,25 +212,21 @@ def unsupported(q, k, v, g=None, beta=None, *, gate="given", erase=True, exact=N
     return next((reason for name, x in seen.items() if (reason := misfit(name, x))), None)
 
 
-@functools.cache
 def multiprocessors(device):
     """Of GPU number `device`; of an H200 for the CPU."""
-    return 132 if device is None else torch.cuda.get_device_properties(device).multi_processor_count
+    return cuda_compile.multiprocessors(device, 132)
 
 
-def variant(
-    q, k, v, g, beta, *, l2norm=False, beta_sigmoid=False, gate="given", lower_bound=None, checkpoints=None, **way
-):
-    """What a call compiles."""
-    unbounded = gate != "bounded" or abs(lower_bound) * C / 2 * math.log2(math.e) > RANGE
-    gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (g, beta))
-    sizes = (k.shape[-1], v.shape[-1], gates, betas)
-    steps = {name: way.get(name, 0) for name in ("warps", "team", "abreast")}
-    return Variant(*sizes, gate, unbounded, l2norm, beta_sigmoid, checkpoints is not None, **steps)
+def constants_of(call, *, checkpoints=False, warps=0, team=0, abreast=0):
+    """What a `ChunkCall` compiles.   checkpoints: whether states on the way are wanted   the others: of `Constants`."""
+    unbounded = call.gate != "bounded" or abs(call.lower_bound) * C / 2 * math.log2(math.e) > RANGE
+    gates, betas = (x.dtype if x.dtype in TYPES else torch.float32 for x in (call.g, call.beta))
+    sizes = (call.k.shape[-1], call.v.shape[-1], gates, betas)
+    return Constants(*sizes, call.gate, unbounded, call.l2norm, call.beta_sigmoid, checkpoints, warps, team, abreast)
 
 
 def launch(
-    kind,
+    constants,
     q,
     k,
     v,
@@ -243,7 +252,7 @@ def launch(
     transitions: final_state has room for so many more, which become the transitions of all sequences but the first.
     """
     (_B, T, H, K), (HV, V) = k.shape, v.shape[2:]
-    sequences, ctas, device = N + transitions, kind.ctas(), v.device.index
+    sequences, ctas, device = N + transitions, constants.ctas(), v.device.index
     clusters = min(sequences * HV, multiprocessors(device) // ctas)
     seen = ((q, 1), (k, 1), (g, K * g.itemsize // 128), (v, 1), (v if o is None else o, 1))
     # the sources align their arguments to 64 bytes
@@ -254,25 +263,26 @@ def launch(
     args.sequences, args.increments, args.clusters = sequences, N, clusters
     args.starts = 0 if initial_state is None else len(initial_state)
     args.tokens, args.heads, args.group = T, HV, HV // H
-    for name, x in arguments.numbers(scale, lower_bound, K).items():
+    for name, x in operands.scale_and_bound(scale, lower_bound, K).items():
         setattr(args, name, x)
-    arguments.point(args, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o)
-    arguments.point(args, initial_state=initial_state, final_state=final_state)
-    arguments.point(args, checkpoints=checkpoints, checkpoint_states=checkpoint_states)
+    operands.point(args, beta=beta, A_log=A_log, dt_bias=dt_bias, cu_seqlens=cu_seqlens, out=o)
+    operands.point(args, initial_state=initial_state, final_state=final_state)
+    operands.point(args, checkpoints=checkpoints, checkpoint_states=checkpoint_states)
     args.checkpoint_count = 0 if checkpoints is None else checkpoints.numel()
     if sequences * HV > clusters or (cu_seqlens is not None and sequences > 1):
         # ranges of equal length may cut heads: their states pass through memory, and flags that are 0 before
         state, exit = clusters * V * K, clusters * ctas * K
-        passed = torch.empty(state + exit + clusters * ctas, device=v.device)
+        passed = torch.empty(state + exit + clusters * ctas, dtype=torch.float32, device=v.device)
         passed[state + exit :].zero_()
         at = passed.data_ptr()
         args.passed_state, args.passed_exit, args.passed = at, at + 4 * state, at + 4 * (state + exit)
-    with arguments.stream(v) as stream:
+    with operands.stream(v) as stream:
         # a thread block of on_cpu is a whole cluster
         blocks, threads = (clusters * ctas, THREADS) if v.is_cuda else (clusters, ctas * THREADS)
-        kernel(kind, device).launch(blocks, threads, args, stream)
+        kernels(constants, device)[NAME].launch(blocks, threads, args, stream)
 
 
+@known
 def kda_hopper_forward(
     q,
     k,
@@ -290,12 +300,13 @@ def kda_hopper_forward(
     dt_bias=None,
     lower_bound=None,
     gate="given",
+    erase=True,
+    exact=None,
     checkpoints=None,
     warps=0,
     team=0,
     abreast=0,
     segments=None,
-    **_,
 ):
     """The chunk form on a Hopper GPU -> o [B, T, HV, V] in bf16, final state [N, HV, V, K] in fp32 or None.
 
@@ -305,19 +316,22 @@ def kda_hopper_forward(
     gate: "given" (g is the log decay), "bounded" or "softplus" (g is raw), as for `kda_chunk_forward`.
     checkpoints: [n] rows of [B T] before which a state is wanted, as prefix caching wants it: rising, each a multiple
     of 16 tokens behind the start of its sequence, and not behind its end; where a sequence ends, the state of the end.
-    Not looked
-    at: that would wait for the GPU.
-    warps, team, abreast: of `Variant`, for measurements: 4, 1 and 1 are an earlier version of the kernel. Not looked
-    at: a team is 1 or 2, warps are whole teams, at most 8, and abreast divides the slices of a warp.
+    Not looked at: that would wait for the GPU.
+    erase, exact: only what this kernel does, erase=True and no exact products; there so that a call can be handed on.
+    warps, team, abreast: of `Constants`, for measurements: 4, 1 and 1 are an earlier version of the kernel.
     segments: parts of a long sequence that run side by side, for few heads (one sequence, V >= K): a first launch makes
     their increments and transitions, `entries` their initial states, a second launch the outputs. None:
     `best_segments`.
-    Raises ValueError with the sentence of `unsupported`.   Implements fused-chunk.
+    Raises ValueError with the sentence of `unsupported` or `misbuilt`.   Implements fused-chunk.
     """
-    if reason := unsupported(q, k, v, g, beta, gate=gate, dt_bias=dt_bias):
+    call = operands.chunk_call(locals())
+    if reason := unsupported(call):
         raise ValueError(f"{reason}; use kda_chunk_forward")
+    options = dict(checkpoints=checkpoints is not None, warps=warps, team=team, abreast=abreast)
+    if reason := misbuilt(constants := constants_of(call, **options)):
+        raise ValueError(reason)
     (B, T, _, K), (HV, V) = k.shape, v.shape[2:]
-    N, device = arguments.sequences(v, cu_seqlens), v.device.index
+    N, device = operands.sequences(v, cu_seqlens), v.device.index
     if segments is None:
         alone = N == 1 and V >= K and device is not None and checkpoints is None
         segments = best_segments(-(-T // C), HV, multiprocessors(device) // (V // 64)) if alone else 1
@@ -326,26 +340,27 @@ def kda_hopper_forward(
             f"segments are 1, or 3 and more for one sequence with V >= K, got {segments} for {N} sequences, "
             f"K={K}, V={V}" + ("" if checkpoints is None else ", and with checkpoints; leave out one of both")
         )
-    g, beta = (arguments.readable(x, TYPES) for x in (g, beta))
-    A_log, dt_bias, initial_state = map(arguments.plain, (A_log, dt_bias, initial_state))
-    cu_seqlens, checkpoints = arguments.bounds(cu_seqlens), arguments.bounds(checkpoints)
+    g, beta = (operands.readable(x, TYPES) for x in (g, beta))
+    A_log, dt_bias, initial_state = map(operands.plain, (A_log, dt_bias, initial_state))
+    cu_seqlens, checkpoints = operands.boundaries(cu_seqlens), operands.boundaries(checkpoints)
     # rows at and after cu_seqlens[-1] belong to no sequence and are zero; kda_chunk_hopper.cu sees to that itself
     o = torch.empty((B, T, HV, V), dtype=v.dtype, device=v.device)
 
     def states(n):
-        return torch.empty((n, HV, V, K), device=v.device)
+        return torch.empty((n, HV, V, K), dtype=torch.float32, device=v.device)
 
     if not T:
-        S = initial_state.clone() if initial_state is not None else torch.zeros(N, HV, V, K, device=v.device)
+        S = (
+            initial_state.clone()
+            if initial_state is not None
+            else torch.zeros((N, HV, V, K), dtype=torch.float32, device=v.device)
+        )
         kept = () if checkpoints is None else (states(checkpoints.numel()),)
         return o, S if output_final_state else None, *kept
 
     def run(N, *, transitions=0, **where):
-        options = dict(l2norm=l2norm, beta_sigmoid=beta_sigmoid, gate=gate, lower_bound=lower_bound)
-        options |= dict(checkpoints=checkpoints, warps=warps, team=team, abreast=abreast)
-        kind = variant(q, k, v, g, beta, **options)
         gates = dict(lower_bound=lower_bound, A_log=A_log, dt_bias=dt_bias)
-        launch(kind, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
+        launch(constants, q, k, v, g, beta, N=N, scale=scale, transitions=transitions, **gates, **where)
 
     if segments == 1:
         final_state = states(N) if output_final_state else None

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab.cuda import arguments, on_cpu
 from kda_lab.cuda import compile as cuda_compile
+from kda_lab.cuda import operands
 from kda_lab.cuda.tensor_maps import TOKENS
+from kda_lab.data.doors import known
 
 PARTS = 8
 # estimates in blocks, of 0.61 us on an H200: what a second launch and the scan cost, and each segment of the scan. A
@@ -23,6 +24,7 @@ PARTS = 8
 # us
 LAUNCH, SCAN = 40, 4
 SOURCE, NAME = "kda_segments.cu", "kda_segments"
+NAMES = (NAME,)
 
 
 class Args(ctypes.Structure):
@@ -34,7 +36,7 @@ class Args(ctypes.Structure):
     ]
 
 
-class Variant(NamedTuple):
+class Constants(NamedTuple):
     """What the compiler has to know.   rows: of a thread block, 8 or 16."""
 
     key: int = 128
@@ -48,34 +50,30 @@ class Variant(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory, the size of struct Shared in the source (which asserts it)."""
-        return 4 * (1 + PARTS) * self.rows * self.key
+        """Dynamic shared memory, the size of struct Shared in the source (which asserts it) -> {NAME: bytes}."""
+        return {NAME: 4 * (1 + PARTS) * self.rows * self.key}
 
-    def constants(self):
+    def defines(self):
         """The -D pairs, sizes included."""
         return (
             ("KEY", self.key),
             ("VALUE", self.value),
             ("ROWS", self.rows),
             ("ARGS_BYTES", ctypes.sizeof(Args)),
-            ("SHARED_BYTES", self.shared_bytes),
+            ("SHARED_BYTES", self.shared_bytes[NAME]),
         )
 
 
-VARIANTS = {
-    "K=128 V=128": Variant(),
-    "K=64 V=64": Variant(64, 64),
-    "K=64 V=128": Variant(64, 128),
-    "K=128 V=128, 16 rows": Variant(rows=16),
+EXAMPLES = {
+    "K=128 V=128": Constants(),
+    "K=64 V=64": Constants(64, 64),
+    "K=64 V=128": Constants(64, 128),
+    "K=128 V=128, 16 rows": Constants(rows=16),
 }
 
 
-@functools.cache
-def kernel(variant, device):
-    """The kernel of a variant for GPU number `device`, or for the CPU if None."""
-    if device is None:
-        return on_cpu.Kernel(SOURCE, variant.constants(), (NAME,), NAME)
-    return cuda_compile.Kernel(cuda_compile.build(SOURCE, variant.constants()), NAME, variant.shared_bytes)
+# constants, device -> {NAME: the kernel}
+kernels = functools.partial(cuda_compile.load, SOURCE, NAMES)
 
 
 def cut(cu_seqlens, segments):
@@ -86,7 +84,7 @@ def cut(cu_seqlens, segments):
     """
     start, end = cu_seqlens[:1], cu_seqlens[1:]
     blocks = (end - start + (TOKENS * segments - 1)) // (TOKENS * segments)
-    offsets = torch.arange(0, TOKENS * (segments + 1), TOKENS, device=cu_seqlens.device)
+    offsets = torch.arange(0, TOKENS * (segments + 1), TOKENS, dtype=torch.int64, device=cu_seqlens.device)
     return torch.minimum(torch.addcmul(start, offsets, blocks), end)
 
 
@@ -106,9 +104,9 @@ def cut_whole(tokens, segments, device):
         return _whole[key]
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         # a graph cannot wait for a copy, and what it makes is there only after a replay
-        return cut(torch.arange(2, device=device) * tokens, segments)
+        return cut(torch.arange(2, dtype=torch.int64, device=device) * tokens, segments)
     # the copy has ended when the call returns: every stream may read it. Another thread may have been first
-    return _whole.setdefault(key, cut(torch.tensor([0, tokens]), segments).to(device))
+    return _whole.setdefault(key, cut(torch.tensor([0, tokens], dtype=torch.int64, device="cpu"), segments).to(device))
 
 
 def best_segments(blocks, heads, clusters):
@@ -129,13 +127,14 @@ def best_segments(blocks, heads, clusters):
     return min((1, *range(3, 17)), key=cost)
 
 
+@known
 def entries(ends, initial, segments, *, rows=8):
     """The initial states of all segments of a sequence -> [segments, H, V, K] in fp32.
 
     ends: [2 segments - 3, H, V, K], fp32: the increments of all segments but the last, the first from the initial
     state, then the transitions [K, K] of all but the first and the last, each in the first K of V rows; what the other
     rows hold does not
-    matter   initial: [H, V, K] or None for zeros   rows: of `Variant`, for measurements.
+    matter   initial: [H, V, K] or None for zeros   rows: of `Constants`, for measurements.
     Raises ValueError for other shapes, or if K, V are not 64 or 128 with K <= V.   Implements affine-fold.
 
     >>> ends, S = torch.zeros(3, 1, 64, 64), torch.ones(1, 64, 64)
@@ -160,11 +159,11 @@ def entries(ends, initial, segments, *, rows=8):
                 f"{x.device}"
                 f" with strides {x.stride()}; copy it with torch.clone"
             )
-    states = ends.new_empty((segments, heads, V, K))
-    variant = Variant(K, V, rows)
+    states = torch.empty((segments, heads, V, K), dtype=torch.float32, device=ends.device)
+    constants = Constants(K, V, rows)
     args = Args(segments=segments, heads=heads)
-    arguments.point(args, ends=ends, initial=initial, entries=states)
+    operands.point(args, ends=ends, initial=initial, entries=states)
     if heads:
-        with arguments.stream(ends) as stream:
-            kernel(variant, ends.device.index).launch(heads * V // rows, variant.threads, args, stream)
+        with operands.stream(ends) as stream:
+            kernels(constants, ends.device.index)[NAME].launch(heads * V // rows, constants.threads, args, stream)
     return states

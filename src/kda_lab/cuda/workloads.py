@@ -1,8 +1,11 @@
 """The work on which chunk kernels are compared: named shapes, and inputs as public measurements of KDA have them."""
 
+import itertools
 import re
 
 import torch
+
+from kda_lab.parts.inputs import jittered, rates
 
 D = 128  # K and V
 SHAPES = {
@@ -61,15 +64,16 @@ def inputs(generator, T, H, gates, lengths=None, D=D):
     >>> a["g"].dtype, a["initial_state"].shape, a["cu_seqlens"].tolist()
     (torch.bfloat16, torch.Size([2, 2, 4, 4]), [0, 3, 5])
     """
-    options = dict(device=generator.device, generator=generator)
+    options = dict(device=generator.device, dtype=torch.float32, generator=generator)
     q, k, v, g = (torch.randn(1, T, H, D, **options).bfloat16() for _ in range(4))
     A_log, dt_bias = torch.rand(H, **options), torch.rand(H, D, **options)
     if gates != "strong":
-        decay = 10 ** (-4 + (4 if gates == "long" else 2) * torch.rand(H, D, **options)) * torch.exp(0.2 * g.float())
+        decay = -jittered(rates(gates, torch.rand(H, D, **options)), g.float())
         g = torch.logit(decay.clamp(1e-6, 4.9) / 5).bfloat16()
         A_log, dt_bias = 0 * A_log, 0 * dt_bias
     N = len(lengths) if lengths else 1
-    bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=generator.device) if lengths else None
+    ends = [0, *itertools.accumulate(lengths or [])]
+    bounds = torch.tensor(ends, dtype=torch.int64, device=generator.device) if lengths else None
     return dict(
         q=q,
         k=k,

@@ -24,7 +24,7 @@ NEVER = (
     "",
     "cli",
     *(f"data{name}" for name in ("", ".files", ".lazy", ".provenance", ".sources")),
-    *(f"pages{name}" for name in ("", ".fingerprint", ".gpucell", ".pagecells")),
+    *(f"pages{name}" for name in ("", ".fingerprint", ".gpucell", ".pagecells", ".records")),
 )
 IF_DRAWN = {"pages.figures": "figures", "pages.widgets": "widgets"}
 IF_NAMED = {"proof": ("proof", "equations", "prove"), "conformance": ("conformance", "examine")}

@@ -75,25 +75,27 @@ def check_moves(moves):
             assert got == want, f"start {start}, {accepted} tokens count: the copies are {want}, got {got}"
 
 
-def tokens_to_win(S, r):
+def tokens_to_win(state, record):
     """The fewest tokens a step for which RecoverSSM beats slots.
 
-    S, r: bytes of a state and of a record. To beat is to move fewer
-    bytes in a step; None if no number of tokens does.
+    state, record: bytes of one. To beat is to move fewer bytes in
+    a step; None if no number of tokens does.
     """
     # <solution>
-    # S + T S > 3 S + 2 T r
-    if 2 * r >= S:
+    # state + T state > 3 state + 2 T record
+    if 2 * record >= state:
         return None
-    return 2 * S // (S - 2 * r) + 1
+    return 2 * state // (state - 2 * record) + 1
     # </solution>
 
 
 def check_tokens_to_win(tokens_to_win):
-    for S, r in ((524_288, 8_192), (524_288, 4_128), (1000, 300), (1000, 499), (1000, 250), (1000, 500), (1000, 800)):
-        want = next((T for T in range(1, 5000) if costs.recover_step(S, r, T) < costs.slots_step(S, T)), None)
-        got = tokens_to_win(S, r)
-        assert got == want, f"S = {S}, r = {r}: {want} tokens, got {got}"
+    real, odd = [(524_288, r) for r in (8_192, 4_128)], [(1000, r) for r in (300, 499, 250, 500, 800)]
+    for state, record in real + odd:
+        wins = lambda T: costs.recover_step(state, record, T) < costs.slots_step(state, T)
+        want = next(filter(wins, range(1, 5000)), None)
+        got = tokens_to_win(state, record)
+        assert got == want, f"state = {state}, record = {record}: {want} tokens, got {got}"
 
 
 def sleeping():

@@ -4,37 +4,53 @@ cache.
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
 from kda_lab.layer.cache import Cache, Snapshot, cache_bytes
-from kda_lab.layer.core import gated_norm, remember, split_heads, write_gate
+from kda_lab.layer.core import gated_norm, remember, split_heads, write_gates
 from kda_lab.layer.step import step
 from kda_lab.ops.contract import Call, check_boundaries, check_cu_seqlens, values_readable
 from kda_lab.ops.prepare import working_dtype
 from kda_lab.ops.run import KERNEL_DIM, kernel_packages
 from kda_lab.parts.features import short_convolution
+from kda_lab.rules import GATES, RULES, gate_shape
+
+# indices or counts, one a request: a tensor of integers, a list of them, or None
+Requests = torch.Tensor | Sequence[int] | None
 
 
 class DeltaRuleLayer(torch.nn.Module):
-    """Hidden states in, hidden states out. A subclass adds its gates and says what it projects; the gate's shape names
-    the rule.
+    """Hidden states in, hidden states out. A subclass names its rule, adds its decay and says what it projects; the
+    projections of the rule's gates are made here.
 
     Parameters have the names and shapes of flash-linear-attention's layer of the same class name; projections and
     convolutions that read the same input are one product at run time.
 
-    >>> DeltaRuleLayer.projections
-    ('q_proj', 'k_proj', 'v_proj', 'b_proj')
+    >>> DeltaRuleLayer.convolutions
+    ('q_conv1d', 'k_conv1d', 'v_conv1d')
     """
 
     activation = "sigmoid"  # of the output gate
     lower_bound = None  # of the decay gate; None is the softplus form
-    projections = ("q_proj", "k_proj", "v_proj", "b_proj")  # what reads the hidden states, q, k, v first
     convolutions = ("q_conv1d", "k_conv1d", "v_conv1d")
 
-    def __init__(self, hidden_size, num_heads, num_v_heads, K, V, conv_size, allow_neg_eigval, norm_eps):
+    def __init__(
+        self,
+        rule: str,
+        hidden_size: int,
+        num_heads: int,
+        num_v_heads: int | None,
+        K: int,
+        V: int,
+        conv_size: int,
+        allow_neg_eigval: bool,
+        norm_eps: float,
+    ) -> None:
         super().__init__()
+        self.rule = RULES[rule]
         HV = num_heads if num_v_heads is None else num_v_heads
         if min(hidden_size, num_heads, HV, K, V) < 1 or conv_size < 2:
             raise ValueError(
@@ -55,7 +71,13 @@ class DeltaRuleLayer(torch.nn.Module):
         self.q_proj = linear(hidden_size, num_heads * K)
         self.k_proj = linear(hidden_size, num_heads * K)
         self.v_proj = linear(hidden_size, HV * V)
-        self.b_proj = linear(hidden_size, HV)
+        # what reads the hidden states: q, k, v, the gates, and then what a subclass adds
+        self.projections: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+        for name in self.rule.gates:
+            # a gate of key channels belongs to the key heads, which value heads share
+            heads = num_heads if GATES[name] == "K" else HV
+            self.add_module(f"{name[0]}_proj", linear(hidden_size, heads * math.prod(gate_shape(name, K, V))))
+            self.projections = (*self.projections, f"{name[0]}_proj")
         for name, channels in zip(self.convolutions, (num_heads * K, num_heads * K, HV * V)):
             # only a holder of [channels, 1, w]: the three run as one short_convolution
             self.add_module(
@@ -104,7 +126,9 @@ class DeltaRuleLayer(torch.nn.Module):
         return cache_bytes(*heads, self.conv_size, num_spec, conv, 8 if conv == 8 else 4)
 
     def gates(self, parts):
-        """(gate [..., HV, K] or [..., HV] or None, output gate [..., HV, V] or None) from what follows q, k, v, b."""
+        """(decay gate [..., HV, K] or [..., HV] or None, output gate [..., HV, V] or None) from the subclass's
+        projections.
+        """
         raise NotImplementedError("a subclass says what its gates are made of")
 
     def fused_weights(self):
@@ -142,19 +166,39 @@ class DeltaRuleLayer(torch.nn.Module):
         return super().__getstate__() | {"_fused": None}
 
     def project(self, x):
-        """qkv [..., D] before the convolution, beta logits [..., HV], gate and output gate of x [..., hidden]; taps [D,
-        w].
+        """qkv [..., D] before the convolution, the logits of the rule's gates in a tuple (beta: [..., HV]), decay gate
+        and output gate of x [..., hidden]; taps [D, w].
         """
         weight, taps = self.fused_weights()
         sizes = [self.get_submodule(name).out_features for name in self.projections[3:]]
-        qkv, beta, *parts = functional.linear(x, weight).split([self.channels, *sizes], -1)
-        return qkv, beta, *self.gates(parts), taps
+        qkv, *parts = functional.linear(x, weight).split([self.channels, *sizes], -1)
+        n = len(self.rule.gates)
+        logits = tuple(self.of_value_heads(name, y) for name, y in zip(self.rule.gates, parts))
+        return qkv, logits, *self.gates(parts[n:]), taps
 
-    def forward(self, x, cache=None, requests=None, cu_seqlens=None):
+    def of_value_heads(self, name, y):
+        """The logits of one gate for each value head, [..., HV] or [..., HV, channels], from those in a row."""
+        channels = gate_shape(name, self.K, self.V)
+        y = y.unflatten(-1, (-1, *channels)) if channels else y
+        return y.repeat_interleave(self.num_v_heads // self.num_heads, -2) if GATES[name] == "K" else y
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        cache: Cache | None = None,
+        requests: Requests = None,
+        cu_seqlens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """``prefill``, for training and for calls without a cache."""
         return self.prefill(x, cache, requests, cu_seqlens)
 
-    def prefill(self, x, cache=None, requests=None, cu_seqlens=None):
+    def prefill(
+        self,
+        x: torch.Tensor,
+        cache: Cache | None = None,
+        requests: Requests = None,
+        cu_seqlens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Hidden states [B, T, hidden] from x [B, T, hidden], chunk by chunk, T tokens of B requests at once.
 
         cache: begins where its requests stand and leaves them at the end of x   requests: int [B], or None for all.
@@ -175,7 +219,7 @@ class DeltaRuleLayer(torch.nn.Module):
             inside = torch.arange(x.shape[1], device=x.device) < cu_seqlens[-1]
             # a NaN in a row that belongs to nobody must not reach a gradient
             x = x.masked_fill(~inside[:, None], 0)
-        qkv, beta, gate, output_gate, taps = self.project(x)
+        qkv, logits, gate, output_gate, taps = self.project(x)
         before = Snapshot(None, None) if cache is None else cache.snapshot(requests)
         dtype = working_dtype(x)
         convolve = (
@@ -184,15 +228,18 @@ class DeltaRuleLayer(torch.nn.Module):
         state = None if before.window is None else before.window.to(dtype)
         mixed, window = convolve(qkv.to(dtype), taps.to(dtype), state)
         q, k, v = split_heads(mixed.to(x.dtype), (self.num_v_heads, self.V, self.K))
-        beta = write_gate(beta.to(dtype), self.allow_neg_eigval)
-        o, S = remember("chunk", q, k, v, gate, beta, before.S, self.A_log, self.dt_bias, self.lower_bound, cu_seqlens)
+        gates = write_gates([y.to(dtype) for y in logits], self.allow_neg_eigval)
+        decay = self.A_log, self.dt_bias, self.lower_bound
+        o, S = remember("chunk", self.rule.name, q, k, v, gate, gates, before.S, *decay, cu_seqlens)
         if cache is not None:
             cache.restore(Snapshot(window.detach(), S.detach()), requests)
         y = gated_norm(o.to(dtype), output_gate, self.o_norm.weight, self.norm_eps, self.activation)
         return self.o_proj(y.to(x.dtype).flatten(-2))
 
     @torch.no_grad()
-    def decode(self, x, cache, requests=None, num_accepted=None):
+    def decode(
+        self, x: torch.Tensor, cache: Cache, requests: Requests = None, num_accepted: Requests = None
+    ) -> torch.Tensor:
         """Hidden states [R, T, hidden] of one step from x [R, T, hidden]: T = 1, or up to 1 + num_spec tokens to
         verify.
 
@@ -226,18 +273,20 @@ class DeltaRuleLayer(torch.nn.Module):
         cache.num_accepted[at] = torch.where(takes_part > 0, T, n)
         return self.o_proj(y.flatten(-2))
 
-    def run_step(self, qkv, beta, gate, output_gate, taps, cache, at, num_accepted):
-        """``step`` with this layer's parameters and the cache's slots; on CUDA the fused kernel, where it can
-        answer.
+    def run_step(self, qkv, logits, gate, output_gate, taps, cache, at, num_accepted):
+        """``step`` with this layer's parameters and the cache's slots; on CUDA the fused kernel, where it can answer:
+        it knows no gate but beta.
         """
-        advance = step
-        if qkv.is_cuda and cache.state.dtype == torch.float32 and max(self.K, self.V) <= KERNEL_DIM and not self.K % 4:
-            if kernel_packages():
-                from kda_lab.cuda.decode import kda_decode as advance
+        advance = functools.partial(step, rule=self.rule.name)
+        fits = max(self.K, self.V) <= KERNEL_DIM and not self.K % 4 and self.rule.gates == ("beta",)
+        if qkv.is_cuda and cache.state.dtype == torch.float32 and fits and kernel_packages():
+            from kda_lab.cuda.decode import kda_decode as advance
+
+            (logits,) = logits
         return advance(
             qkv,
             gate,
-            beta,
+            logits,
             output_gate,
             taps,
             self.A_log,

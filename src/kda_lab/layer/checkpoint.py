@@ -32,7 +32,13 @@ NAMES = {
 PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 
 
-def load_checkpoint(path, index, config=None, dtype=None, device=None):
+def load_checkpoint(
+    path: str | Path,
+    index: int,
+    config: dict | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> KimiDeltaAttention:
     """A ``KimiDeltaAttention`` with the weights of layer ``index``, counted from 0, of a checkpoint.
 
     path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json   config: the model's

@@ -1,18 +1,10 @@
-"""What prefill and decode share: heads, write gate, memory, output norm. Each is a line of the layer's formula."""
+"""What prefill and decode share: heads, write gates, memory, output norm. Each is a line of the layer's formula."""
 
 import torch
 
 from kda_lab import ops
 from kda_lab.parts.features import rms_norm
-
-
-def rule_of(gate):
-    """The name that the rule has in ``ops``, by its gate [..., HV, K], [..., HV] or None.   gate: [B, T, ...].
-
-    >>> rule_of(torch.zeros(1, 1, 2))
-    'gated_delta_rule'
-    """
-    return "delta_rule" if gate is None else {3: "gated_delta_rule", 4: "kda"}[gate.ndim]
+from kda_lab.rules import RULES
 
 
 def split_heads(x, shape):
@@ -27,44 +19,37 @@ def split_heads(x, shape):
     return q.unflatten(-1, (-1, K)), k.unflatten(-1, (-1, K)), v.unflatten(-1, (HV, V))
 
 
-def write_gate(logits, allow_neg_eigval=False):
-    """beta: the sigmoid of its logits, or twice that, which lets a step flip the sign along its key.
+def write_gates(logits, allow_neg_eigval=False):
+    """The gates of a rule, a tuple: sigmoids of their logits. With allow_neg_eigval the first one, which erases, is
+    doubled, so that a step may flip the sign along its key.
 
-    >>> write_gate(torch.zeros(1), allow_neg_eigval=True)
-    tensor([1.])
+    >>> write_gates((torch.zeros(1),), allow_neg_eigval=True)
+    (tensor([1.]),)
     """
-    beta = logits.sigmoid()
-    return 2 * beta if allow_neg_eigval else beta
+    first, *others = (x.sigmoid() for x in logits)
+    return (2 * first if allow_neg_eigval else first, *others)
 
 
-def remember(form, q, k, v, gate, beta, S, A_log=None, dt_bias=None, lower_bound=None, cu_seqlens=None):
-    """(o, state after): the rule of ``ops`` in one of its forms, keys and queries brought to unit length, the gate
+def remember(form, rule, q, k, v, gate, gates, S, A_log=None, dt_bias=None, lower_bound=None, cu_seqlens=None):
+    """(o, state after): a rule of ``ops`` in one of its forms, keys and queries brought to unit length, the decay gate
     still raw.
 
-    form: "chunk" or "recurrent"   q, k: [B, T, H, K]   v: [B, T, HV, V]   gate: [B, T, HV, K] (kda), [B, T, HV]
-    (gated_delta_rule) or None (delta_rule)   beta: [B, T, HV]   S: [N, HV, V, K] or None for zeros.
-    lower_bound: None for the softplus gate   A_log: None where the gate is a log decay already.
-    Implements l2-norm, gate-bounded or gate-softplus, and the rule.
+    form: "chunk" or "recurrent"   rule: a name in RULES   q, k: [B, T, H, K]   v: [B, T, HV, V]   gate: of the decay,
+    [B, T, HV, K], [B, T, HV] or None, as the rule has it   gates: a tensor for each of the rule's gates, beta: [B, T,
+    HV]   S: [N, HV, V, K] or None for zeros   lower_bound: None for the softplus gate   A_log: None where the gate is a
+    log decay already. Implements l2-norm, gate-bounded or gate-softplus, and the rule.
 
     >>> one = torch.ones(1, 1, 1, 1)
-    >>> o, S = remember("recurrent", one, one, 8 * one, one, one[0] / 2, None, A_log=one[0, 0, 0])
+    >>> o, S = remember("recurrent", "kda", one, one, 8 * one, one, (one[0] / 2,), None, A_log=one[0, 0, 0])
     >>> round(o.item(), 3)
     4.0
     """
-    gates = {}
+    named = dict(zip(RULES[rule].gates, gates))
     if gate is not None:
         raw = A_log is not None
-        gates = {"g": gate, "use_gate_in_kernel": raw, "A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound}
-    return getattr(ops, f"{form}_{rule_of(gate)}")(
-        q,
-        k,
-        v,
-        beta=beta,
-        **gates,
-        initial_state=S,
-        output_final_state=True,
-        use_qk_l2norm_in_kernel=True,
-        cu_seqlens=cu_seqlens,
+        named |= {"g": gate, "use_gate_in_kernel": raw, "A_log": A_log, "dt_bias": dt_bias, "lower_bound": lower_bound}
+    return getattr(ops, f"{form}_{rule}")(
+        q, k, v, **named, initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=True, cu_seqlens=cu_seqlens
     )
 
 

@@ -5,6 +5,7 @@ import math
 import torch
 
 from kda_lab.layer.base import DeltaRuleLayer, linear, uniform
+from kda_lab.rules import RULES
 
 
 class KimiDeltaAttention(DeltaRuleLayer):
@@ -15,6 +16,9 @@ class KimiDeltaAttention(DeltaRuleLayer):
     allow_neg_eigval: write gates in (0, 2)   full_rank_gate: the output gate is one product (Kimi K3)   gate_bias: its
     bias,
     which flash-linear-attention has and published checkpoints do not   norm_eps: of the output norm
+    rule: "kda", or another name in ``rules.RULES`` with a decay a channel and gates, as "gdn2". A gate of key channels
+    is projected for the key heads, [hidden, H K], one of value channels for the value heads, [hidden, HV V];
+    allow_neg_eigval doubles the first gate; a rule with other gates than beta decodes in torch on every device.
     generator: a torch.Generator that first values are drawn from, None for torch's own.
     Raises ValueError when sizes do not fit. Implements gate-bounded, gate-softplus, kda-recurrence (Kimi Linear,
     section 4).
@@ -27,23 +31,29 @@ class KimiDeltaAttention(DeltaRuleLayer):
 
     def __init__(
         self,
-        hidden_size=2048,
-        expand_v=1,
-        head_dim=128,
-        num_heads=16,
-        num_v_heads=None,
-        conv_size=4,
-        lower_bound=None,
-        allow_neg_eigval=False,
-        full_rank_gate=False,
-        gate_bias=True,
-        norm_eps=1e-5,
-        generator=None,
-        device=None,
-        dtype=None,
-    ):
+        hidden_size: int = 2048,
+        expand_v: float = 1,
+        head_dim: int = 128,
+        num_heads: int = 16,
+        num_v_heads: int | None = None,
+        conv_size: int = 4,
+        lower_bound: float | None = None,
+        allow_neg_eigval: bool = False,
+        full_rank_gate: bool = False,
+        gate_bias: bool = True,
+        norm_eps: float = 1e-5,
+        rule: str = "kda",
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        fitting = [name for name, r in RULES.items() if r.decay == "channel" and r.gates]
+        if rule not in fitting:
+            raise ValueError(
+                f"rule must be one that erases and has a decay a channel, {' or '.join(fitting)}, got {rule!r}"
+            )
         V = whole(head_dim * expand_v, "head_dim * expand_v")
-        super().__init__(hidden_size, num_heads, num_v_heads, head_dim, V, conv_size, allow_neg_eigval, norm_eps)
+        super().__init__(rule, hidden_size, num_heads, num_v_heads, head_dim, V, conv_size, allow_neg_eigval, norm_eps)
         if lower_bound is not None and not -math.inf < lower_bound < 0:
             raise ValueError(
                 f"lower_bound must be negative and finite, or None for the softplus gate, got {lower_bound}"
@@ -89,22 +99,23 @@ class GatedDeltaNet(DeltaRuleLayer):
 
     def __init__(
         self,
-        hidden_size=2048,
-        expand_v=2,
-        head_dim=256,
-        num_heads=6,
-        num_v_heads=None,
-        use_gate=True,
-        conv_size=4,
-        allow_neg_eigval=False,
-        output_gate_activation="swish",
-        norm_eps=1e-5,
-        generator=None,
-        device=None,
-        dtype=None,
-    ):
+        hidden_size: int = 2048,
+        expand_v: float = 2,
+        head_dim: int = 256,
+        num_heads: int = 6,
+        num_v_heads: int | None = None,
+        use_gate: bool = True,
+        conv_size: int = 4,
+        allow_neg_eigval: bool = False,
+        output_gate_activation: str = "swish",
+        norm_eps: float = 1e-5,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         V = whole(head_dim * expand_v, "head_dim * expand_v")
-        super().__init__(hidden_size, num_heads, num_v_heads, head_dim, V, conv_size, allow_neg_eigval, norm_eps)
+        sizes = hidden_size, num_heads, num_v_heads, head_dim, V
+        super().__init__("gated_delta_rule", *sizes, conv_size, allow_neg_eigval, norm_eps)
         if output_gate_activation not in ("swish", "sigmoid"):
             raise ValueError(f"output_gate_activation must be 'swish' or 'sigmoid', got {output_gate_activation!r}")
         self.activation = output_gate_activation
@@ -142,21 +153,21 @@ class DeltaNet(DeltaRuleLayer):
 
     def __init__(
         self,
-        hidden_size=1024,
-        expand_k=1.0,
-        expand_v=1.0,
-        num_heads=4,
-        use_gate=False,
-        conv_size=4,
-        allow_neg_eigval=False,
-        norm_eps=1e-5,
-        generator=None,
-        device=None,
-        dtype=None,
-    ):
+        hidden_size: int = 1024,
+        expand_k: float = 1.0,
+        expand_v: float = 1.0,
+        num_heads: int = 4,
+        use_gate: bool = False,
+        conv_size: int = 4,
+        allow_neg_eigval: bool = False,
+        norm_eps: float = 1e-5,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         K = whole(hidden_size * expand_k / num_heads, "hidden_size * expand_k / num_heads")
         V = whole(hidden_size * expand_v / num_heads, "hidden_size * expand_v / num_heads")
-        super().__init__(hidden_size, num_heads, None, K, V, conv_size, allow_neg_eigval, norm_eps)
+        super().__init__("delta_rule", hidden_size, num_heads, None, K, V, conv_size, allow_neg_eigval, norm_eps)
         if use_gate:
             self.g_proj = linear(hidden_size, num_heads * V)
             self.projections = (*self.projections, "g_proj")

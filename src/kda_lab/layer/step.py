@@ -14,7 +14,7 @@ convolution reads from row a on. Nothing has to be copied back.
 
 import torch
 
-from kda_lab.layer.core import gated_norm, remember, split_heads, write_gate
+from kda_lab.layer.core import gated_norm, remember, split_heads, write_gates
 from kda_lab.parts.features import short_convolution
 
 
@@ -37,14 +37,16 @@ def step(
     eps=1e-5,
     allow_neg_eigval=False,
     activation="sigmoid",
+    rule="kda",
 ):
     """Outputs y [R, T, HV, V] of one step; both pools are updated in place, in slots of requests that take part.
 
     qkv: [R, T, D] projections before the convolution, q | k | v, D = 2 H K + HV V   conv_weight: [D, w]
-    gate: raw, [R, T, HV, K] (kda), [R, T, HV] (gated_delta_rule) or None (delta_rule)   dt_bias, lower_bound: as in
-    ``ops``
+    rule: a name in ``rules.RULES``   gate: raw, [R, T, HV, K], [R, T, HV] or None, as the rule's decay is
+    dt_bias, lower_bound: as in ``ops``
     A_log: [HV], or None where the gate is a log decay already
-    beta: [R, T, HV] logits; the write gate is their sigmoid, twice that with allow_neg_eigval
+    beta: [R, T, HV] logits, or a tuple of them, one for each of the rule's gates; a gate is the sigmoid of its logits,
+    and the first one twice that with allow_neg_eigval
     output_gate: [R, T, HV, V] before its activation, or None   norm_weight: [V]   eps: of the output norm
     conv_slots: [R] integers   state_slots: [R, T or more] integers, no slot twice in a step
     num_accepted: [R] integers n, the step begins with the state in state_slots[r, n - 1]; None means 1 for all.
@@ -53,7 +55,7 @@ def step(
 
     Arithmetic is float64 if ``state`` is, else float32, from the convolution to the norm; y has qkv's dtype.
     Rows of ``conv_state`` from w - 2 + T on keep what they had. Implements short-convolution, l2-norm, gate-bounded or
-    gate-softplus, kda-recurrence, norm-attention.
+    gate-softplus, norm-attention, and the rule's recurrence, as kda-recurrence.
 
     >>> one, pools = torch.ones(1, 1, 1, 1), (torch.zeros(2, 3, 3), torch.zeros(2, 1, 1, 1))
     >>> parameters = torch.ones(3, 4), torch.ones(1), None, torch.ones(1)
@@ -73,12 +75,13 @@ def step(
     x = convolve(qkv[rows], conv_weight, conv_state, conv_slots[rows].long(), first, dtype)  # [P, T, D]
     q, k, v = split_heads(x, state.shape[1:])
     gate = None if gate is None else gate[rows].to(dtype)
-    beta = write_gate(beta[rows].to(dtype), allow_neg_eigval)
+    logits = beta if isinstance(beta, tuple) else (beta,)
+    gates = write_gates([x[rows].to(dtype) for x in logits], allow_neg_eigval)
     # a copy: the slot that is read may be the first to be written
     S = state[origin[rows]]  # [P, HV, V, K]
     for t in range(qkv.shape[1]):
-        now = [x if x is None else x[:, t : t + 1] for x in (q, k, v, gate, beta)]
-        o, S = remember("recurrent", *now, S, A_log, dt_bias, lower_bound)
+        now = [x if x is None else x[:, t : t + 1] for x in (q, k, v, gate, *gates)]
+        o, S = remember("recurrent", rule, *now[:4], now[4:], S, A_log, dt_bias, lower_bound)
         stored = slots[:, t] >= 0
         state[slots[stored, t]] = S[stored]
         out = None if output_gate is None else output_gate[rows, t]

@@ -1,6 +1,6 @@
 """The update rules as functions of whole batches of torch tensors, with flash-linear-attention's argument names.
 
-For X in kda, gated_delta_rule, delta_rule, linear_attention:
+For each rule X of ``kda_lab.rules.RULES``, as kda, gated_delta_rule, delta_rule, linear_attention:
 
 ``chunk_X``      C tokens at a time, for prefill and training; on CUDA a kernel, where no gradient is needed
 ``recurrent_X``  token by token, for decoding
@@ -13,9 +13,10 @@ T tokens (or N sequences of any lengths in one row), H key heads, HV value heads
 q, k                              [B, T, H, K]; any strides (inputs are never written)
 v                                 [B, T, HV, V], HV a multiple of H: value head hv reads q and k of head hv // (HV //
                                   H)
-g                                 natural log of the decay, <= 0; -inf clears. [B, T, HV, K] for kda, [B, T, HV] for
-                                  gated_delta_rule, absent for the others
-beta                              [B, T, HV], the write gate, 0 to 2; absent for linear_attention
+g                                 natural log of the decay, <= 0; -inf clears. [B, T, HV, K] for a decay a channel
+                                  (kda), [B, T, HV] for one a head (gated_delta_rule), absent for rules without
+beta                              [B, T, HV], the write gate, 0 to 2; absent for linear_attention. A rule that has other
+                                  gates describes them in its module
 scale                             multiplies q; None means K^-0.5, 0.0 is a scale
 initial_state                     [N, HV, V, K] float32 (N = B without cu_seqlens), or float64 with float64 inputs;
                                   None means zeros
@@ -26,7 +27,7 @@ use_gate_in_kernel                g is the raw gate x: g = lower_bound sigmoid(e
                                   (gate-softplus)
 A_log, dt_bias, lower_bound       only with use_gate_in_kernel: [HV]; [HV, K] or [HV K] ([HV] for gated_delta_rule) or
                                   None; a negative number or None
-use_beta_sigmoid_in_kernel        beta holds logits
+use_beta_sigmoid_in_kernel        beta, or what stands in its place, holds logits
 cu_seqlens                        int64 [N + 1], boundaries from 0 on, never falling, with B = 1: sequence n is rows
                                   cu_seqlens[n] to cu_seqlens[n + 1]. Empty sequences keep their state; rows at and
                                   after cu_seqlens[-1] are not read and their outputs are zero
@@ -36,33 +37,21 @@ dtype                             naive_X only: float64 or float32
 
 Result: o [B, T, HV, V] in v's dtype, and the final states [N, HV, V, K]. States, and the arithmetic between tokens, are
 float32, or float64 when q, k and v are float64; ``naive_X`` returns both in its ``dtype``. T = 0 works. Everything is
-differentiable in q, k, v, g, beta, A_log, dt_bias and initial_state. The ``chunk_`` forms have a hand-derived backward,
-which keeps one state a chunk and is differentiable once; for second derivatives use ``recurrent_`` or ``naive_``.
+differentiable in q, k, v, g, beta, A_log, dt_bias and initial_state, and in other gates. The ``chunk_`` forms have a
+hand-derived backward, which keeps one state a chunk and is differentiable once; for second derivatives use
+``recurrent_`` or ``naive_``.
 
 Errors: TypeError for wrong types and dtypes, ValueError for wrong shapes, devices and values. On CUDA the checks that
 read values (the sign of g, the order of cu_seqlens) wait for the GPU: ``trusted_values`` skips them, and so does the
 capture of a CUDA graph. A RuntimeWarning (on a CPU only) says when ``beta |k|^2`` leaves 0..2: the delta rule then
-expands its state, and the result is out of contract.
+expands its state, and the result is out of contract. For an erase gate b with channels the sum of ``b k^2`` stands
+there, and no warning is no promise: ``prepare.warn_if_expanding`` says what is known.
 """
 
-from kda_lab.ops.contract import trusted_values
-from kda_lab.ops.delta_rule import chunk_delta_rule, naive_delta_rule, recurrent_delta_rule
-from kda_lab.ops.gated_delta_rule import chunk_gated_delta_rule, naive_gated_delta_rule, recurrent_gated_delta_rule
-from kda_lab.ops.kda import chunk_kda, naive_kda, recurrent_kda
-from kda_lab.ops.linear_attention import chunk_linear_attention, naive_linear_attention, recurrent_linear_attention
+from kda_lab.data.lazy import names
+from kda_lab.rules import RULES
 
-__all__ = [
-    "chunk_delta_rule",
-    "chunk_gated_delta_rule",
-    "chunk_kda",
-    "chunk_linear_attention",
-    "naive_delta_rule",
-    "naive_gated_delta_rule",
-    "naive_kda",
-    "naive_linear_attention",
-    "recurrent_delta_rule",
-    "recurrent_gated_delta_rule",
-    "recurrent_kda",
-    "recurrent_linear_attention",
-    "trusted_values",
-]
+# a module for each rule, named as the rule
+_HOMES = {name: tuple(f"{form}_{name}" for form in ("chunk", "recurrent", "naive")) for name in RULES}
+__getattr__, __dir__ = names(__name__, _HOMES | {"contract": ("trusted_values",)})
+__all__ = __dir__()

@@ -1,9 +1,9 @@
 """The chunk form for whole batches, in three stages: what chunks compute alone, the state from chunk to chunk, the
 outputs.
 
-The four rules are one: linear attention and DeltaNet have g = 0, scalar gates have one channel, and without a beta
-nothing is erased (U = V, W = 0). The terms have the names of ``kda_lab.algebra.chunk``; decays are exponentials of sums
-of g <= 0.
+The rules are one: linear attention and DeltaNet have g = 0, scalar gates have one channel, beta erases and writes, and
+without gates nothing is erased (U = V, W = 0). The terms have the names of ``kda_lab.algebra.chunk``; decays are
+exponentials of sums of g <= 0.
 """
 
 from typing import NamedTuple
@@ -40,7 +40,7 @@ def run(problem, C):
 
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 3, 1, 1)
-    >>> run(Problem(one, one, one, 0 * one, None, torch.zeros(1, 1, 1, 1), None), 2)[0].flatten().tolist()
+    >>> run(Problem(one, one, one, 0 * one, None, None, torch.zeros(1, 1, 1, 1), None), 2)[0].flatten().tolist()
     [1.0, 2.0, 3.0]
     """
     p = problem
@@ -49,8 +49,7 @@ def run(problem, C):
         # copies: the caller may write into the state that it gets
         return torch.zeros_like(p.v), p.S.clone(), p.S[:0].clone()
     order, active, rows = plan
-    q, k, v, g, beta = cut_problem(p, rows)
-    local = local_terms(q, k, v, g, beta)
+    local = local_terms(*cut_problem(p, rows))
     S_in, E, S = pass_states(local, p.S[order], active)
     O = read_out(local, S_in, E)  # [X, HV, C, V]
     return back_to_tokens(O, rows, p.v.shape[:2]), S[order.argsort()], S_in
@@ -61,7 +60,7 @@ def layout_of(problem, C):
 
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 3, 1, 1)
-    >>> layout_of(Problem(one, one, one, one, None, one, None), 2)[2]
+    >>> layout_of(Problem(one, one, one, one, None, None, one, None), 2)[2]
     tensor([[0, 1],
             [2, 3]])
     """
@@ -72,12 +71,11 @@ def layout_of(problem, C):
 
 
 def cut_problem(problem, rows):
-    """The chunks of q, k, v, g and beta, each [X, HV, C, ...]; g as the arithmetic takes it, beta with an axis for
-    channels, or None.
+    """The chunks of q, k, v, g, erase and write, each [X, HV, C, ...]; g as the arithmetic takes it.
 
     >>> from kda_lab.ops.prepare import Problem
     >>> one = torch.ones(1, 2, 1, 1)
-    >>> cut_problem(Problem(one, one, one, -torch.inf * one, None, one, None), torch.tensor([[0,
+    >>> cut_problem(Problem(one, one, one, -torch.inf * one, None, None, one, None), torch.tensor([[0,
     ...     1]]))[3].flatten().tolist()
     [-104.0, -104.0]
     """
@@ -85,8 +83,7 @@ def cut_problem(problem, rows):
     # exact: the exponential of a sum that contains a gate at the floor is 0 in this dtype, as it is at -inf; and inf -
     # inf cannot occur
     g = p.g.clamp(min=decay.clear_floor(p.g.dtype))
-    beta = None if p.beta is None else cut_into_chunks(p.beta[..., None], rows)
-    return *(cut_into_chunks(x, rows) for x in (p.q, p.k, p.v, g)), beta
+    return (*(None if x is None else cut_into_chunks(x, rows) for x in (p.q, p.k, p.v, g, p.erase, p.write)),)
 
 
 def layout(cu, C, tokens, device):
@@ -157,28 +154,28 @@ def scores(X, Y, g):
     return X @ Y.mT * decay.blocked_scores(one, one, g)
 
 
-def local_terms(Q, K, V, g, beta):
-    """Stage 1, every chunk at once.   Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]   beta: [X, HV, C,
-    1] or None.
+def local_terms(Q, K, V, g, erase, write):
+    """Stage 1, every chunk at once.   Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]
+    erase: [X, HV, C, K or 1], write: [X, HV, C, V or 1], or None.
 
-    Implements chunk-scores, chunk-readout-scores, chunk-inverse, chunk-inputs, chunk-kg, chunk-u, chunk-w.
+    Implements chunk-scores, chunk-readout-scores, chunk-inverse, chunk-inputs, chunk-kg, chunk-u, chunk-w,
+    gdn2-chunk.
 
     >>> x = torch.ones(1, 1, 2, 1)
-    >>> local_terms(x, x, x, 0 * x, x).U.flatten().tolist()          # the second token finds its value already there
+    >>> local_terms(x, x, x, 0 * x, x, x).U.flatten().tolist()          # the second token finds its value already there
     [1.0, 0.0]
     """
     G = decay.prefix_sums(g)  # [X, HV, C, K or 1]
     K_in, Q_in = K * G.exp(), Q * G.exp()  # [X, HV, C, K]
     K_g = K * decay.later_sums(g).exp()  # [X, HV, C, K]
     D = G[..., -1, :].exp()  # [X, HV, K or 1]
-    if beta is None:
+    if erase is None:
         return Local(scores(Q, K, g), Q_in, K_g, D, V, None)
     # both have K on the right, so one call forms its decays once
-    M, A = scores(torch.stack([Q, K]), K, g)  # [X, HV, C, C]
-    A = A.tril(-1) * beta
-    R = triangular.blocked(A)  # [X, HV, C, C] (I + A)^-1
-    U = R @ (V * beta)  # [X, HV, C, V]
-    W = R @ (K_in * beta)  # [X, HV, C, K]
+    M, A = scores(torch.stack([Q, K * erase]), K, g)  # [X, HV, C, C]
+    R = triangular.blocked(A.tril(-1))  # [X, HV, C, C] (I + A)^-1
+    U = R @ (V * write)  # [X, HV, C, V]
+    W = R @ (K_in * erase)  # [X, HV, C, K]
     return Local(M, Q_in, K_g, D, U, W)
 
 
@@ -189,7 +186,7 @@ def pass_states(local, S, active):
     Implements chunk-residual, chunk-state.
 
     >>> x = torch.ones(2, 1, 1, 1)
-    >>> local = local_terms(x, x, x, 0 * x, None)
+    >>> local = local_terms(x, x, x, 0 * x, None, None)
     >>> pass_states(local, torch.zeros(1, 1, 1, 1), [1, 1])[2].item()
     2.0
     """
@@ -216,7 +213,7 @@ def read_out(local, S, E):
     S: [X, HV, V, K]   E: [X, HV, C, V]   returns [X, HV, C, V].
 
     >>> x = torch.ones(1, 1, 2, 1)
-    >>> read_out(local_terms(x, x, x, 0 * x, None), 5 * x[:, :, :1], x).flatten().tolist()
+    >>> read_out(local_terms(x, x, x, 0 * x, None, None), 5 * x[:, :, :1], x).flatten().tolist()
     [6.0, 7.0]
     """
     return local.Q_in @ S.mT + local.M @ E

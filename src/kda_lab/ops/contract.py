@@ -1,51 +1,33 @@
 """What the public functions accept: each argument is checked here, once, and each error is one sentence."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
-from kda_lab import rules
+from kda_lab.rules import GATES, gate_shape
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Rule(NamedTuple):
-    """An update rule as ``ops`` sees it: its token step, its gate ("channel", "head" or None), whether it erases (has a
-    beta).
-
-    >>> KDA.name, KDA.gate, KDA.delta
-    ('kda', 'channel', True)
-    """
-
-    name: str
-    step: Callable
-    gate: str | None
-    delta: bool
-
-
-KDA = Rule("kda", rules.kda, "channel", True)
-GATED_DELTA_RULE = Rule("gated_delta_rule", rules.gated_delta, "head", True)
-DELTA_RULE = Rule("delta_rule", rules.delta, None, True)
-LINEAR_ATTENTION = Rule("linear_attention", rules.linear, None, False)
-
-
 class Call(NamedTuple):
-    """The arguments of one call; the package docstring says what each of them means.
+    """The arguments of one call; the package docstring says what each of them means.   gates: {name: tensor}, those of
+    the rule.
 
     >>> Call._fields[:5]
-    ('q', 'k', 'v', 'g', 'beta')
+    ('q', 'k', 'v', 'g', 'gates')
     """
 
     q: Any
     k: Any
     v: Any
     g: Any = None
-    beta: Any = None
+    gates: Mapping[str, Any] = MappingProxyType({})
     scale: float | None = None
     initial_state: Any = None
     output_final_state: bool = False
@@ -57,6 +39,22 @@ class Call(NamedTuple):
     lower_bound: float | None = None
     cu_seqlens: Any = None
     chunk_size: int | None = None
+
+    def wants_gradient(self):
+        """Whether autograd is to go through this call."""
+        tensors = (x for x in (*self, *self.gates.values()) if isinstance(x, torch.Tensor))
+        return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def call_of(rule, named):
+    """The call that arguments by name make for a rule. A name that the contract does not know is a TypeError.
+
+    >>> from kda_lab.rules import RULES
+    >>> call_of(RULES["delta_rule"], dict(q=1, k=2, v=3, beta=4, scale=0.5)).gates
+    {'beta': 4}
+    """
+    gates = {name: named[name] for name in rule.gates}
+    return Call(gates=gates, **{name: x for name, x in named.items() if name not in gates})
 
 
 _trusted = ContextVar("trusted", default=False)
@@ -93,8 +91,9 @@ def check(rule, call, state_dtypes=None):
 
     state_dtypes: what initial_state may be; by default float32, or also float64 when q, k and v are.
 
+    >>> from kda_lab.rules import RULES
     >>> x = torch.zeros(1, 4, 2, 8)
-    >>> check(DELTA_RULE, Call(x, x, x[:, :3], beta=x[..., 0]))
+    >>> check(RULES["delta_rule"], Call(x, x, x[:, :3], gates={"beta": x[..., 0]}))
     Traceback (most recent call last):
     ValueError: v must be [B, T, HV, V] with B, T = (1, 4) as in q, got (1, 3, 2, 8)
     """
@@ -111,10 +110,9 @@ def check(rule, call, state_dtypes=None):
 def check_tensors(rule, call):
     """Types, floating dtypes, one dtype for q, k, v, and one device."""
     wanted = {"q": call.q, "k": call.k, "v": call.v}
-    if rule.gate:
+    if rule.decay:
         wanted["g"] = call.g
-    if rule.delta:
-        wanted["beta"] = call.beta
+    wanted |= call.gates
     optional = {name: getattr(call, name) for name in ("initial_state", "A_log", "dt_bias")}
     wanted |= {name: x for name, x in optional.items() if x is not None}
     for name, x in wanted.items():
@@ -132,7 +130,7 @@ def check_tensors(rule, call):
 
 
 def check_sizes(rule, call):
-    """q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] or [B, T, HV]; beta [B, T, HV]."""
+    """q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K] or [B, T, HV]; beta [B, T, HV], or gates with channels."""
     q, k, v = call.q, call.k, call.v
     if q.ndim != 4:
         raise ValueError(f"q must be [B, T, H, K], got {tuple(q.shape)}; add the missing axis")
@@ -149,14 +147,19 @@ def check_sizes(rule, call):
             f"v must have a multiple of the heads of q and k, got HV = {HV} and H = {H}; value heads share keys in "
             "equal groups"
         )
-    if rule.delta and call.beta.shape != (B, T, HV):
-        got = tuple(call.beta.shape)
-        raise ValueError(f"beta must be [B, T, HV] = {(B, T, HV)}, got {got}; one write gate for each value head")
-    if rule.gate == "channel" and call.g.shape != (B, T, HV, K):
+    for name, x in call.gates.items():
+        shape = (B, T, HV, *gate_shape(name, K, V))
+        if x.shape != shape:
+            axes = ", ".join(["B", "T", "HV", *GATES[name]])
+            fix = f"one gate for each {'channel' if GATES[name] else 'value head'}"
+            if len(shape) == x.ndim + 1:
+                fix = f"expand a gate per head with {name}[..., None].expand(-1, -1, -1, {GATES[name]})"
+            raise ValueError(f"{name} must be [{axes}] = {shape}, got {tuple(x.shape)}; {fix}")
+    if rule.decay == "channel" and call.g.shape != (B, T, HV, K):
         per_head = "expand a gate per head with g[..., None].expand(-1, -1, -1, K)"
         fix = per_head if call.g.ndim == 3 else "one decay for each key channel"
         raise ValueError(f"g must be [B, T, HV, K] = {(B, T, HV, K)}, got {tuple(call.g.shape)}; {fix}")
-    if rule.gate == "head" and call.g.shape != (B, T, HV):
+    if rule.decay == "head" and call.g.shape != (B, T, HV):
         fix = "use kda for a gate per channel" if call.g.ndim == 4 else "one decay for each value head"
         raise ValueError(f"g must be [B, T, HV] = {(B, T, HV)}, got {tuple(call.g.shape)}; {fix}")
 
@@ -176,7 +179,7 @@ def check_gate(rule, call):
         raise ValueError("use_gate_in_kernel=True needs A_log [HV], got None; pass it, or pass g as a log decay")
     if call.A_log.shape != (HV,):
         raise ValueError(f"A_log must be [HV] = {(HV,)}, got {tuple(call.A_log.shape)}; one rate for each value head")
-    shapes = [(HV, K), (HV * K,)] if rule.gate == "channel" else [(HV,)]
+    shapes = [(HV, K), (HV * K,)] if rule.decay == "channel" else [(HV,)]
     if call.dt_bias is not None and tuple(call.dt_bias.shape) not in shapes:
         wanted = " or ".join(map(str, shapes))
         raise ValueError(f"dt_bias must be {wanted}, got {tuple(call.dt_bias.shape)}; value heads first")
@@ -247,7 +250,7 @@ def check_values(rule, call):
     if call.cu_seqlens is not None:
         end = check_boundaries(call.cu_seqlens.tolist(), end)
     # rows at and after the last boundary belong to nobody and may hold anything
-    if rule.gate and call.g[:, :end].numel():
+    if rule.decay and call.g[:, :end].numel():
         check_log_decay(*torch.stack(torch.aminmax(call.g.detach()[:, :end])).tolist(), raw=call.use_gate_in_kernel)
 
 

@@ -6,27 +6,29 @@ Implements gdn-recurrence (Yang et al. 2024)."""
 import torch
 
 from kda_lab.ops import run
-from kda_lab.ops.contract import GATED_DELTA_RULE, Call
+from kda_lab.rules import RULES
+
+RULE = RULES["gated_delta_rule"]
 
 
 def chunk_gated_delta_rule(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
     Implements gdn-recurrence by gdn-chunk and chunk-by-chunk.
@@ -36,61 +38,59 @@ def chunk_gated_delta_rule(
     >>> chunk_gated_delta_rule(x, x, 8 * x, g, beta, initial_state=torch.ones(1, 1, 1, 1))[0].flatten().tolist()
     [8.0, 4.0]
     """
-    return run.chunk(GATED_DELTA_RULE, Call(**locals()))
+    return run.chunk(RULE, locals())
 
 
 def recurrent_gated_delta_rule(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Token by token, as in decoding; arguments and results of ``chunk_gated_delta_rule``.
 
     >>> x, g, beta = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
     >>> recurrent_gated_delta_rule(x, x, 3 * x, g, beta, output_final_state=True)[1].flatten().tolist()
     [3.0]
     """
-    return run.recurrent(GATED_DELTA_RULE, Call(**locals()))
+    return run.recurrent(RULE, locals())
 
 
 def naive_gated_delta_rule(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-    dtype=torch.float64,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The oracle: ``rules.gated_delta`` for each token, in ``dtype``, from which o and the state come back as they are.
 
     >>> x, g, beta = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1), torch.ones(1, 1, 1)
     >>> naive_gated_delta_rule(x, x, 3 * x, g, beta)[0].dtype
     torch.float64
     """
-    arguments = locals()
-    dtype = arguments.pop("dtype")
-    return run.naive(GATED_DELTA_RULE, Call(**arguments), dtype)
+    return run.naive(RULE, locals())

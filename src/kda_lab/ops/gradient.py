@@ -22,12 +22,11 @@ def run(problem, C):
 
     >>> one = torch.ones(1, 3, 1, 1)
     >>> v = one.clone().requires_grad_()
-    >>> o, S = run(Problem(one, one, v, 0 * one, None, torch.zeros(1, 1, 1, 1), None), 2)
+    >>> o, S = run(Problem(one, one, v, 0 * one, None, None, torch.zeros(1, 1, 1, 1), None), 2)
     >>> torch.autograd.grad(o.sum(), v)[0].flatten().tolist()  # a value is read by its own and by later tokens
     [3.0, 2.0, 1.0]
     """
-    q, k, v, g, beta, S, cu = problem
-    o, final, _ = ChunkForm.apply(q, k, v, g, beta, S, cu, C)
+    o, final, _ = ChunkForm.apply(*problem, C)
     return o, final
 
 
@@ -39,8 +38,8 @@ class ChunkForm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(q, k, v, g, beta, S, cu, C):
-        return chunked.run(Problem(q, k, v, g, beta, S, cu), C)
+    def forward(q, k, v, g, erase, write, S, cu, C):
+        return chunked.run(Problem(q, k, v, g, erase, write, S, cu), C)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -90,11 +89,11 @@ class Once(torch.autograd.Function):
 class Kept(NamedTuple):
     """The forward terms that the adjoint needs; X chunks.
 
-    M, R: [X, HV, C, C]   expG, late: [X, HV, C, K or 1]   Q_in, K_in, K_g, W: [X, HV, C, K]   Y, E: [X, HV, C, V]
+    M, R: [X, HV, C, C]   expG, late: [X, HV, C, K or 1]   Q_in, K_in, K_g, W: [X, HV, C, K]   E: [X, HV, C, V]
     D: [X, HV, K or 1]. R and W are None where nothing is erased, and E is then V.
 
     >>> Kept._fields
-    ('M', 'R', 'expG', 'late', 'Q_in', 'K_in', 'K_g', 'W', 'Y', 'E', 'D')
+    ('M', 'R', 'expG', 'late', 'Q_in', 'K_in', 'K_g', 'W', 'E', 'D')
     """
 
     M: torch.Tensor
@@ -105,55 +104,55 @@ class Kept(NamedTuple):
     K_in: torch.Tensor
     K_g: torch.Tensor
     W: torch.Tensor | None
-    Y: torch.Tensor
     E: torch.Tensor
     D: torch.Tensor
 
 
-def terms(Q, K, V, g, beta, S):
+def terms(Q, K, V, g, erase, write, S):
     """The terms of every chunk, from the states before them: one solve gives E at once.   Implements single-solve.
 
-    Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]   beta: [X, HV, C, 1] or None   S: [X, HV, V, K].
+    Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]
+    erase: [X, HV, C, K or 1], write: [X, HV, C, V or 1], or None   S: [X, HV, V, K].
 
     >>> x = torch.ones(1, 1, 2, 1)
-    >>> terms(x, x, x, 0 * x, x, 5 * x[:, :, :1]).E.flatten().tolist()
+    >>> terms(x, x, x, 0 * x, x, x, 5 * x[:, :, :1]).E.flatten().tolist()
     [-4.0, 0.0]
     """
     G = decay.prefix_sums(g)
     expG, late = G.exp(), decay.later_sums(g).exp()  # [X, HV, C, K or 1]
     Q_in, K_in, K_g, D = Q * expG, K * expG, K * late, expG[..., -1, :]
-    if beta is None:
-        return Kept(chunked.scores(Q, K, g), None, expG, late, Q_in, K_in, K_g, None, V, V, D)
-    M, A = chunked.scores(torch.stack([Q, K * beta]), K, g)  # [X, HV, C, C]
+    if erase is None:
+        return Kept(chunked.scores(Q, K, g), None, expG, late, Q_in, K_in, K_g, None, V, D)
+    M, A = chunked.scores(torch.stack([Q, K * erase]), K, g)  # [X, HV, C, C]
     R = triangular.blocked(A.tril(-1))
-    Y = V - K_in @ S.mT  # [X, HV, C, V]
-    return Kept(M, R, expG, late, Q_in, K_in, K_g, R @ (K_in * beta), Y, R @ (Y * beta), D)
+    read = K_in * erase  # [X, HV, C, K]
+    return Kept(M, R, expG, late, Q_in, K_in, K_g, R @ read, R @ (V * write - read @ S.mT), D)
 
 
 def backward(problem, C, S, dO, dS):
-    """Gradients of q, k, v, g, beta and of the initial states, in the shapes of the problem's tensors.
+    """Gradients of q, k, v, g, erase, write and of the initial states, in the shapes of the problem's tensors.
 
     S: [X, HV, V, K] before each chunk   dO: [B, T, HV, V]   dS: [N, HV, V, K].   Implements chunk-backward.
 
     >>> one = torch.ones(1, 2, 1, 1)
-    >>> p = Problem(one, one, one, 0 * one, one[..., 0], None, None)
+    >>> p = Problem(one, one, one, 0 * one, one, one, None, None)
     >>> backward(p, 2, torch.zeros(1, 1, 1, 1), one, torch.zeros(1, 1, 1, 1))[2].flatten().tolist()
     [1.0, 1.0]
     """
     p = problem
     plan = chunked.layout_of(p, C)
     if plan is None:
-        return *(None if x is None else torch.zeros_like(x) for x in p[:5]), dS
+        return *(None if x is None else torch.zeros_like(x) for x in p[:6]), dS
     order, active, rows = plan
-    Q, K, V, g, beta = chunked.cut_problem(p, rows)
+    Q, K, V, g, erase, write = chunked.cut_problem(p, rows)
     dO = chunked.cut_into_chunks(dO, rows)  # [X, HV, C, V]
-    t = terms(Q, K, V, g, beta, S)
+    t = terms(Q, K, V, g, erase, write, S)
     dE, dS_out, dS_in = pass_back(t, dO, dS[order], active)
-    dQ, dK, dV, dg, dbeta = of_inputs(t, Q, K, g, beta, S, dO, dE, dS_out)
-    back = lambda x: chunked.back_to_tokens(x, rows, p.v.shape[:2])
+    dQ, dK, dV, dg, derase, dwrite = of_inputs(t, Q, K, V, g, erase, write, S, dO, dE, dS_out)
+    back = lambda x: None if x is None else chunked.back_to_tokens(x, rows, p.v.shape[:2])
     # a gate at the floor is a constant
     dg = back(dg).masked_fill(p.g < decay.clear_floor(p.g.dtype), 0)
-    return back(dQ), back(dK), back(dV), dg, None if beta is None else back(dbeta)[..., 0], dS_in[order.argsort()]
+    return back(dQ), back(dK), back(dV), dg, back(derase), back(dwrite), dS_in[order.argsort()]
 
 
 def pass_back(t, dO, dS, active):
@@ -164,7 +163,7 @@ def pass_back(t, dO, dS, active):
     Implements backward-residuals, backward-state.
 
     >>> x = torch.ones(2, 1, 1, 1)
-    >>> t = terms(x, x, x, 0 * x, None, 0 * x)
+    >>> t = terms(x, x, x, 0 * x, None, None, 0 * x)
     >>> pass_back(t, x, torch.zeros(1, 1, 1, 1), [1, 1])[2].item()         # two queries read the first state
     2.0
     """
@@ -185,40 +184,40 @@ def pass_back(t, dO, dS, active):
     return torch.cat(residuals[::-1]), torch.cat(behind[::-1]), torch.cat([flow, dS[len(flow) :]])
 
 
-def of_inputs(t, Q, K, g, beta, S, dO, dE, dS):
-    """Gradients of the chunks' inputs, every chunk at once: dQ, dK, dV, dg, dbeta in the shapes of Q, K, V, g, beta.
+def of_inputs(t, Q, K, V, g, erase, write, S, dO, dE, dS):
+    """Gradients of the chunks' inputs, every chunk at once: dQ, dK, dV, dg, derase, dwrite in their shapes.
 
     dE: [X, HV, C, V]   dS: [X, HV, V, K] behind each chunk.   Implements backward-solve, backward-scores,
-    backward-factors, backward-values, backward-beta, backward-queries, backward-keys, backward-prefix.
+    backward-factors, backward-values, backward-beta, backward-queries, backward-keys, backward-prefix,
+    gdn2-backward.
 
     >>> x = torch.ones(1, 1, 2, 1)
-    >>> t = terms(x, x, x, 0 * x, None, 0 * x[:, :, :1])
-    >>> of_inputs(t, x, x, 0 * x, None, 0 * x[:, :, :1], x, t.M.mT @ x, 0 * x[:, :, :1])[0].flatten().tolist()
+    >>> t = terms(x, x, x, 0 * x, None, None, 0 * x[:, :, :1])
+    >>> of_inputs(t, x, x, x, 0 * x, None, None, 0 * x[:, :, :1], x, t.M.mT @ x, 0 * x[:, :, :1])[0].flatten().tolist()
     [1.0, 2.0]
     """
     dM = (dO @ t.E.mT).tril()  # [X, HV, C, C]
-    if beta is None:
-        dV, dbeta, dK_in = dE, None, 0
+    if erase is None:
+        dV, derase, dwrite, K_row = dE, None, None, 0
         dQ, K_col = scores_backward(dM, Q, K, g)
-        reads = 0
     else:
         Z = t.R.mT @ dE  # [X, HV, C, V]
         dA = -(Z @ t.E.mT).tril(-1)
-        dV = Z * beta
-        dK_in = -(dV @ S)
-        # A is scores(K beta, K): both share the decays, and dbeta needs no division
-        (dQ, reads), K_col = scores_backward(torch.stack([dM, dA]), torch.stack([Q, K * beta]), K, g)
+        dV = Z * write
+        # A is scores(K erase, K): both share the decays, and no gate's gradient needs a division
+        (dQ, gated), K_col = scores_backward(torch.stack([dM, dA]), torch.stack([Q, K * erase]), K, g)
         K_col = K_col.sum(0)
-        dbeta = (Z * t.Y).sum(-1, keepdim=True) + (reads * K).sum(-1, keepdim=True)
-        reads = reads * beta
+        gated = gated - (Z @ S) * t.expG  # of K erase
+        K_row = gated * erase
+        # a gate of one number gets the sum over its channels
+        derase, dwrite = (gated * K).sum_to_size(erase.shape), (Z * V).sum_to_size(write.shape)
     dQ = dQ + (dO @ S) * t.expG
-    K_row = dK_in * t.expG + reads
     K_col = K_col + (t.E @ dS) * t.late
     dG = Q * dQ + K * (K_row - K_col)  # [X, HV, C, K]
     dG[..., -1, :] += ((S * t.D[..., None, :] + t.E.mT @ t.K_g) * dS).sum(-2)
     if g.shape[-1] == 1:
         dG = dG.sum(-1, keepdim=True)
-    return dQ, K_row + K_col, dV, dG.flip(-2).cumsum(-2).flip(-2), dbeta
+    return dQ, K_row + K_col, dV, dG.flip(-2).cumsum(-2).flip(-2), derase, dwrite
 
 
 def scores_backward(P, X, Y, g, block=decay.BLOCK):

@@ -5,27 +5,31 @@ Arguments, results and errors: the package docstring. Implements kda-recurrence 
 import torch
 
 from kda_lab.ops import run
-from kda_lab.ops.contract import KDA, Call
+from kda_lab.rules import RULES
+
+RULE = RULES["kda"]
+# the signatures are written out, here and in the modules of the other rules: help(), editors and type checkers read
+# them, and a keyword that a rule does not know is an error. Everything behind them is shared
 
 
 def chunk_kda(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
     Implements kda-recurrence by chunk-by-chunk.
@@ -36,27 +40,27 @@ def chunk_kda(
     >>> o.shape, S.shape, o[0, :, 0, 0].round(decimals=4).tolist()  # beta = 1 and unit keys: what was written is read
     (torch.Size([1, 4, 1, 3]), torch.Size([1, 1, 3, 2]), [1.0, 1.0, 1.0, 1.0])
     """
-    return run.chunk(KDA, Call(**locals()))
+    return run.chunk(RULE, locals())
 
 
 def recurrent_kda(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Token by token, as in decoding; arguments and results of ``chunk_kda``.
 
     >>> x, g, beta, S = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1), torch.full((1, 1, 1), 0.5), None
@@ -67,28 +71,28 @@ def recurrent_kda(
     6.0
     7.0
     """
-    return run.recurrent(KDA, Call(**locals()))
+    return run.recurrent(RULE, locals())
 
 
 def naive_kda(
-    q,
-    k,
-    v,
-    g,
-    beta,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    use_qk_l2norm_in_kernel=False,
-    use_gate_in_kernel=False,
-    use_beta_sigmoid_in_kernel=False,
-    A_log=None,
-    dt_bias=None,
-    lower_bound=None,
-    cu_seqlens=None,
-    chunk_size=None,
-    dtype=torch.float64,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    A_log: torch.Tensor | None = None,
+    dt_bias: torch.Tensor | None = None,
+    lower_bound: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The oracle: ``rules.kda`` for each token, in ``dtype``, from which o and the state come back as they are.
 
     >>> x, beta = torch.ones(1, 2, 1, 1), torch.tensor([[[1.0], [0.0]]])
@@ -96,6 +100,4 @@ def naive_kda(
     >>> naive_kda(x, x, x, g, beta)[0].flatten().tolist()                  # -inf clears the channel
     [1.0, 0.0]
     """
-    arguments = locals()
-    dtype = arguments.pop("dtype")
-    return run.naive(KDA, Call(**arguments), dtype)
+    return run.naive(RULE, locals())

@@ -6,12 +6,21 @@ Arguments, results and errors: the package docstring. Implements linear-recurren
 import torch
 
 from kda_lab.ops import run
-from kda_lab.ops.contract import LINEAR_ATTENTION, Call
+from kda_lab.rules import RULES
+
+RULE = RULES["linear_attention"]
 
 
 def chunk_linear_attention(
-    q, k, v, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None, chunk_size=None
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """A chunk of tokens at a time; on CUDA the kernel, where no gradient is needed and K, V <= 128.
 
     Implements linear-recurrence by linear-chunk and chunk-by-chunk.
@@ -20,38 +29,43 @@ def chunk_linear_attention(
     >>> chunk_linear_attention(x, x, v)[0].flatten().tolist()              # the same key twice: the values add up
     [5.0, 12.0]
     """
-    return run.chunk(LINEAR_ATTENTION, Call(**locals()))
+    return run.chunk(RULE, locals())
 
 
 def recurrent_linear_attention(
-    q, k, v, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None, chunk_size=None
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Token by token, as in decoding; arguments and results of ``chunk_linear_attention``.
 
     >>> x = torch.ones(1, 3, 1, 1)
     >>> recurrent_linear_attention(x, x, x, cu_seqlens=torch.tensor([0, 1, 3]))[0].flatten().tolist()
     [1.0, 1.0, 2.0]
     """
-    return run.recurrent(LINEAR_ATTENTION, Call(**locals()))
+    return run.recurrent(RULE, locals())
 
 
 def naive_linear_attention(
-    q,
-    k,
-    v,
-    scale=None,
-    initial_state=None,
-    output_final_state=False,
-    cu_seqlens=None,
-    chunk_size=None,
-    dtype=torch.float64,
-):
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The oracle: ``rules.linear`` for each token, in ``dtype``, from which o and the state come back as they are.
 
     >>> x = torch.ones(1, 2, 1, 1)
     >>> naive_linear_attention(x, x, x, scale=0.0)[0].flatten().tolist()
     [0.0, 0.0]
     """
-    arguments = locals()
-    dtype = arguments.pop("dtype")
-    return run.naive(LINEAR_ATTENTION, Call(**arguments), dtype)
+    return run.naive(RULE, locals())

@@ -8,15 +8,16 @@ import warnings
 import torch
 
 from kda_lab.ops import gradient, tokens
-from kda_lab.ops.contract import check
+from kda_lab.ops.contract import call_of, check
 from kda_lab.ops.prepare import prepare, working_dtype
 
 CHUNK = 64
 KERNEL_DIM = 128  # the largest K and V that the CUDA kernel takes
 
 
-def chunk(rule, call):
-    """The chunk form: on CUDA the kernel where it can answer, else torch."""
+def chunk(rule, named):
+    """The chunk form: on CUDA the kernel where it can answer, else torch.   named: the arguments by name."""
+    call = call_of(rule, named)
     check(rule, call)
     if kernel_answers(call):
         return on_kernel(rule, call)
@@ -25,10 +26,11 @@ def chunk(rule, call):
     return finish(call, o, S, call.v.dtype)
 
 
-def recurrent(rule, call):
+def recurrent(rule, named):
     """The token loop in float32, or float64 for float64 inputs; on CUDA one token is the decode kernel, where it can
     answer.
     """
+    call = call_of(rule, named)
     check(rule, call)
     if decode_answers(rule, call):
         return on_decode_kernel(rule, call)
@@ -37,8 +39,10 @@ def recurrent(rule, call):
     return finish(call, o, S, call.v.dtype)
 
 
-def naive(rule, call, dtype):
-    """The oracle: the token loop in ``dtype``, results left in ``dtype``."""
+def naive(rule, named):
+    """The oracle: the token loop in the argument ``dtype``, results left in it."""
+    dtype = named["dtype"]
+    call = call_of(rule, {name: x for name, x in named.items() if name != "dtype"})
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype}; an oracle needs the digits")
     check(rule, call, state_dtypes=(torch.float32, torch.float64))
@@ -62,22 +66,25 @@ def finish(call, o, S, dtype):
 
 
 def kernel_answers(call):
-    """Whether the CUDA kernel can take this call: forward only, K and V up to 128, chunks of 64, no float64."""
+    """Whether the CUDA kernel can take this call: forward only, K, V up to 128, chunks of 64, no float64, no
+    gate but beta."""
     q, v = call.q, call.v
+    if call.gates.keys() - {"beta"}:
+        return False
     if not q.is_cuda or q.dtype == torch.float64 or call.chunk_size not in (None, CHUNK):
         return False
     if max(q.shape[-1], v.shape[-1]) > KERNEL_DIM or not v.numel():
         return False
-    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call):
+    if call.wants_gradient():
         return False
     # the tensor instructions of the kernel begin with this generation
     return torch.cuda.get_device_capability(q.device) >= (8, 0) and kernel_packages()
 
 
 def decode_answers(rule, call):
-    """Whether the decode kernel can take this call: one token of each row, forward only, a rule with a correction."""
+    """Whether the decode kernel can take this call: one token of each row, forward only, a rule that erases."""
     one = call.v.shape[1] == 1 and call.cu_seqlens is None
-    return rule.delta and one and call.q.shape[-1] % 4 == 0 and kernel_answers(call._replace(chunk_size=None))
+    return bool(rule.gates) and one and call.q.shape[-1] % 4 == 0 and kernel_answers(call._replace(chunk_size=None))
 
 
 @functools.cache
@@ -100,13 +107,14 @@ def kernel_packages():
 def in_kernel_words(rule, call):
     """The same call in the words of ``kda_lab.cuda``: the tensors, and the options that its chunk kernels take.
 
-    >>> from kda_lab.ops.contract import KDA, Call
+    >>> from kda_lab.ops.contract import Call
+    >>> from kda_lab.rules import RULES
     >>> x = torch.zeros(1, 1, 1, 1)
-    >>> in_kernel_words(KDA, Call(x, x, x, x, x[..., 0], use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
+    >>> in_kernel_words(RULES["kda"], Call(x, x, x, x, use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
     'softplus'
     """
     gate = "none"
-    if rule.gate:
+    if rule.decay:
         raw = "softplus" if call.lower_bound is None else "bounded"
         gate = raw if call.use_gate_in_kernel else "given"
     options = dict(
@@ -120,9 +128,9 @@ def in_kernel_words(rule, call):
         dt_bias=call.dt_bias,
         lower_bound=call.lower_bound,
         gate=gate,
-        erase=rule.delta,
+        erase=bool(rule.gates),
     )
-    return (call.q, call.k, call.v, call.g, call.beta), options
+    return (call.q, call.k, call.v, call.g, call.gates.get("beta")), options
 
 
 def on_kernel(rule, call):
@@ -147,13 +155,13 @@ def on_decode_kernel(rule, call):
     B, HV, V, K = q.shape[0], *v.shape[2:], q.shape[-1]
     state = q.new_zeros(B, HV, V, K, dtype=torch.float32) if S is None else S.contiguous().clone()
     slots = torch.arange(B, dtype=torch.int32, device=q.device)[:, None]
-    raw = rule.gate and call.use_gate_in_kernel
+    raw = rule.decay and call.use_gate_in_kernel
     o = decode_core(
         q,
         call.k,
         v,
-        call.g if rule.gate else None,
-        call.beta,
+        call.g if rule.decay else None,
+        call.gates["beta"],
         state,
         slots,
         scale=call.scale,

@@ -2,28 +2,29 @@
 
 import torch
 
-from kda_lab.rules import scan
+from kda_lab.rules import GATES, scan
 
 
 def run(rule, problem):
     """Outputs [B, T, HV, V] and final states [N, HV, V, K] of a problem, token by token in the problem's dtype.
 
-    Implements what the rule's step implements: linear-recurrence, delta-recurrence, gdn-recurrence or kda-recurrence.
+    Implements what the rule's step implements: linear-recurrence, delta-recurrence, gdn-recurrence,
+    kda-recurrence or gdn2-recurrence.
 
-    >>> from kda_lab.ops.contract import LINEAR_ATTENTION
     >>> from kda_lab.ops.prepare import Problem
+    >>> from kda_lab.rules import RULES
     >>> one = torch.ones(1, 3, 1, 1)
-    >>> run(LINEAR_ATTENTION, Problem(one, one, one, 0 * one, None, torch.zeros(1, 1, 1, 1),
+    >>> run(RULES["linear_attention"], Problem(one, one, one, 0 * one, None, None, torch.zeros(1, 1, 1, 1),
     ...     None))[0].flatten().tolist()
     [1.0, 2.0, 3.0]
     """
     p = problem
     sequences = [p.q, p.k, p.v]  # each [B, T, HV, ...]
-    if rule.gate:
+    if rule.decay:
         alpha = p.g.exp()
-        sequences.append(alpha if rule.gate == "channel" else alpha[..., 0])
-    if rule.delta:
-        sequences.append(p.beta)
+        sequences.append(alpha if rule.decay == "channel" else alpha[..., 0])
+    for name, x in zip(rule.gates, (p.erase, p.write)):
+        sequences.append(x if GATES[name] else x[..., 0])
     if p.cu is None:
         return same_length(rule.step, p.S, *sequences)
     outputs, states = [p.v[:, :0]], [p.S[:0]]

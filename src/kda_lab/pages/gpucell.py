@@ -1,17 +1,18 @@
-"""``%%gpu NAME``: run a cell on a CUDA device and record it, or replay the record where there is none.
+"""``%%gpu NAME``: run a cell on a CUDA device and record it, or show its record where there is none.
 
 A page says ``from kda_lab import gpucell`` once and then begins a cell with ``%%gpu NAME`` (names are lower-case words
 with hyphens). With a CUDA device the cell runs and ``recordings/NAME.json`` is written; elsewhere, and in every build
 of the book, the record is shown again under a banner that says where and when it was made. ``%%gpu NAME --bind x,y``
-keeps the JSON-able variables x and y for later cells, on replay too. ``kda-lab gpu record`` does the same for whole
-pages with plain Python, without Jupyter: it runs each GPU cell and those earlier cells of its page that it needs.
+keeps the JSON-able variables x and y for later cells, when the record is shown too. ``kda-lab gpu record`` does the
+same for whole pages with plain Python, without Jupyter: it runs each GPU cell and those earlier cells of its page that
+it needs.
 
 What a record depends on, and so what makes it stale:
 
 * the cell, and the earlier cells of the page that it needs (`kda_lab.pages.pagecells`): recording runs exactly these.
-* every module of ``kda_lab`` that was loaded when the cell finished. ``gpucell``, ``pagecells`` and ``cli`` never
-  count; ``figures`` and ``widgets`` count if the cell itself names them, since a record keeps the drawing as it was
-  made; ``proof`` and ``conformance`` count if the cell, or a cell that it needs, names them.
+* every module of ``kda_lab`` that was loaded when the cell finished. ``gpucell``, ``records``, ``pagecells`` and
+  ``cli`` never count; ``figures`` and ``widgets`` count if the cell itself names them, since a record keeps the drawing
+  as it was made; ``proof`` and ``conformance`` count if the cell, or a cell that it needs, names them.
 * every CUDA file that was compiled (`kda_lab.data.sources.note`), with the files of ours that it includes.
 
 All are compared without comments and docstrings. The rule errs on the safe side: a module that was loaded for another
@@ -32,113 +33,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from kda_lab.data import RECORDINGS, sources
-from kda_lab.data.files import write_text
+from kda_lab.data import RECORDINGS
 from kda_lab.data.provenance import provenance
 from kda_lab.data.sources import PACKAGE
 from kda_lab.pages.fingerprint import cell_digest, used_sources
 from kda_lab.pages.pagecells import Cell, PageError, arguments, needed, page_cells, parse_cell, tree
+from kda_lab.pages.records import SCHEMA, RecordError, banner, changes, read_record, write_record
 
-SCHEMA = 1
 BOOK = PACKAGE.parents[1] / "book"
-
-
-class RecordError(PageError):
-    """A record cannot be used or made; the message is one sentence that says what to do."""
-
-
-# ---------------------------------------------------------------- code, without comments and docstrings
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """A record as it was written; one sentence if it is missing or is not what this module writes."""
-    if not path.is_file():
-        raise RecordError(
-            f"there is no record {path.name}; make it with 'kda-lab gpu record {path.stem}' on a CUDA machine"
-        )
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RecordError(f"{path.name} is not JSON ({error}); record it again") from None
-    shape = {
-        "schema": int,
-        "name": str,
-        "cell": str,
-        "sources": dict,
-        "provenance": dict,
-        "bind": dict,
-        "outputs": list,
-    }
-    for key, kind in shape.items():
-        if not isinstance(record, dict) or not isinstance(record.get(key), kind):
-            raise RecordError(f"{path.name} is malformed: expected {key!r} of type {kind.__name__}; record it again")
-    if record["schema"] != SCHEMA or record["name"] != path.stem:
-        raise RecordError(
-            f"{path.name} is malformed: expected schema {SCHEMA} and name {path.stem!r}, got "
-            f"{record['schema']} and {record['name']!r}; record it again"
-        )
-    if bad := [
-        n
-        for n, d in record["sources"].items()
-        if not isinstance(d, str) or ".." in Path(n).parts or Path(n).is_absolute()
-    ]:
-        raise RecordError(
-            f"{path.name} is malformed: the source {bad[0]!r} is not a path in the package with its digest; record "
-            "it again"
-        )
-    for output in record["outputs"]:
-        stream = isinstance(output, dict) and output.get("type") == "stream" and isinstance(output.get("text"), str)
-        if not stream and not (
-            isinstance(output, dict) and output.get("type") == "data" and isinstance(output.get("data"), dict)
-        ):
-            raise RecordError(f"{path.name} is malformed: an output is neither a stream nor data; record it again")
-    return record
-
-
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(record, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def changes(record: dict[str, Any], cells: list[Cell]) -> list[str]:
-    """What the record depends on and is no longer the same."""
-    out = [] if record["cell"] == cell_digest(cells) else ["the cell"]
-    for name, digest in sorted(record["sources"].items()):
-        path = PACKAGE.parent / name
-        if not path.is_file():
-            out.append(f"{name} (gone)")
-        elif sources.digest(path) != digest:
-            out.append(name)
-    return out
-
-
-def banner(record: dict[str, Any], changed: list[str]) -> dict[str, str]:
-    """The notice above a replayed output: where it comes from and, if the code has changed since, that it has."""
-    p = record["provenance"]
-    parts = [
-        str(p.get("device")),
-        str(p.get("date")),
-        *(
-            f"{label} {p[key]}"
-            for key, label in (("torch", "torch"), ("cuda", "CUDA"), ("driver", "driver"), ("python", "Python"))
-            if p.get(key)
-        ),
-    ]
-    text = f"Recorded on {', '.join(parts)}; shown again here, not run."
-    note = ""
-    if changed:
-        note = f"This record was made by an earlier version of the code; changed since: {', '.join(changed)}."
-    html = (
-        f'<div class="kda-record{" kda-stale" if changed else ""}" role="note"><p><strong>Recorded output.</strong> '
-        f"{escape(text)}</p>{f'<p><strong>Older code.</strong> {escape(note)}</p>' if note else ''}</div>"
-    )
-    return {"text/plain": f"{text} {note}".strip(), "text/html": html}
-
 
 # ---------------------------------------------------------------- running a cell
 
@@ -226,12 +131,16 @@ def make_record(cells: list[Cell], space: dict[str, Any], where: Path | None = N
 
 
 def mode() -> str:
-    """'record' or 'replay': a book build replays, a machine with CUDA records; KDA_GPU decides if it is set."""
+    """'record' or 'show': a book build shows records, a machine with CUDA makes them; KDA_GPU decides if it is set.
+
+    KDA_GPU: "record", "replay" to show records, or "record-cpu". RecordError for another value, and for "record" on a
+    machine without CUDA.
+    """
     asked = os.environ.get("KDA_GPU", "")
     if asked not in ("", "record", "replay", "record-cpu"):
         raise RecordError(f"KDA_GPU must be record, replay or record-cpu (for tests), got {asked!r}")
     if asked == "replay" or (not asked and os.environ.get("KDA_LAB_STATIC")):
-        return "replay"
+        return "show"
     if asked == "record-cpu":
         return "record"
     import torch
@@ -240,9 +149,9 @@ def mode() -> str:
         return "record"
     if asked == "record":
         raise RecordError(
-            "recording needs a CUDA device and this machine has none; run it on one, or unset KDA_GPU to replay"
+            "recording needs a CUDA device and this machine has none; run it on one, or unset KDA_GPU to show records"
         )
-    return "replay"
+    return "show"
 
 
 # ---------------------------------------------------------------- in a notebook
@@ -258,7 +167,7 @@ def gpu(line: str, cell: str) -> None:
     here = Cell(Path("a cell"), 1, cell, name, bind)
     before = _history(shell)
     cells = needed([*before, here], len(before))
-    if mode() == "replay":
+    if mode() == "show":
         record = read_record(RECORDINGS / f"{name}.json")
         shell.user_ns.update({b: record["bind"][b] for b in bind if b in record["bind"]})
         display(banner(record, changes(record, cells)), raw=True)

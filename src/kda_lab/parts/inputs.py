@@ -11,6 +11,7 @@ import torch
 
 from kda_lab.parts.decay import bounded_gate
 from kda_lab.parts.features import l2_normalise
+from kda_lab.rules import gate_shape
 
 GATES = ("strong", "long", "weak")
 
@@ -62,9 +63,37 @@ def log_decay(shape, gates, generator, dtype=torch.float64):
         return bounded_gate(x, torch.rand(H, **options), torch.rand(H, K, **options))
     if gates not in GATES:
         raise ValueError(f"gates must be one of {', '.join(GATES)}, got {gates!r}")
+    return jittered(rates(gates, torch.rand(H, K, **options)), torch.randn(*shape, **options))
+
+
+def rates(gates, uniform):
+    """How fast a channel forgets, log-uniform: 1e-4 to 1 a token ("long") or to 1e-2 (others).   uniform: in [0, 1).
+
+    >>> [round(x, 6) for x in rates("long", torch.tensor([0.0, 0.5, 1.0])).tolist()]
+    [0.0001, 0.01, 1.0]
+    """
     low, high = 1e-4, 1.0 if gates == "long" else 1e-2
-    rate = torch.exp(math.log(low) + math.log(high / low) * torch.rand(H, K, **options))
-    return -rate * torch.exp(0.2 * torch.randn(*shape, **options))  # a rate for each channel, jittered over time
+    return torch.exp(math.log(low) + math.log(high / low) * uniform)
+
+
+def jittered(rate, normal):
+    """Log decays around these rates, each token's a fifth off in its logarithm.   normal: [..., *rate.shape].
+
+    >>> jittered(torch.ones(2), torch.zeros(3, 2)).unique().tolist()
+    [-1.0]
+    """
+    return -rate * torch.exp(0.2 * normal)
+
+
+def cleared(g, uniform):
+    """The same log decays, of which 3 % are -60, 2 % -1e4 and 1 % -inf.   g, uniform: one shape; g is written.
+
+    >>> cleared(torch.zeros(4), torch.tensor([0.025, 0.015, 0.005, 0.5])).tolist()
+    [-60.0, -10000.0, -inf, 0.0]
+    """
+    for share, value in ((0.03, -60.0), (0.02, -1e4), (0.01, -math.inf)):
+        g[uniform < share] = value
+    return g
 
 
 def batch(B, T, H, K, V, generator, gates="long", HV=None, dtype=torch.float64, keys="random"):
@@ -89,6 +118,30 @@ def batch(B, T, H, K, V, generator, gates="long", HV=None, dtype=torch.float64, 
     S = torch.randn(B, HV, V, K, **options)
     cast = [x.to(dtype) for x in (q, l2_normalise(k), v, g, beta)]
     return Batch(*cast, S.to(torch.float64 if dtype == torch.float64 else torch.float32))
+
+
+def arguments(rule, B, T, H, K, V, generator, HV=None, dtype=torch.float64, keys="random", gates="long"):
+    """The tensors that a rule takes, by their names in ``ops``, and an initial state: ``batch``, as far as it goes.
+
+    rule: a ``rules.Rule``. Gates with channels are in (0, 1), and close to 1 for collinear keys, as beta is.
+
+    >>> from kda_lab.rules import RULES
+    >>> x = arguments(RULES["gdn2"], 1, 5, 2, 4, 3, torch.Generator().manual_seed(0), HV=4)
+    >>> list(x), x["b"].shape, x["w"].shape
+    (['q', 'k', 'v', 'g', 'b', 'w', 'initial_state'], torch.Size([1, 5, 4, 4]), torch.Size([1, 5, 4, 3]))
+    """
+    x = batch(B, T, H, K, V, generator, gates=gates, HV=HV, dtype=dtype, keys=keys)
+    named = {"q": x.q, "k": x.k, "v": x.v}
+    if rule.decay:
+        named["g"] = x.g if rule.decay == "channel" else x.g[..., 0].contiguous()
+    for name in rule.gates:
+        named[name] = x.beta
+        if channels := gate_shape(name, K, V):
+            noise = torch.randn(
+                *x.beta.shape, *channels, generator=generator, dtype=torch.float64, device=generator.device
+            )
+            named[name] = torch.sigmoid(6 + 0.1 * noise if keys == "collinear" else noise).to(dtype)
+    return named | {"initial_state": x.S}
 
 
 def head(T, K, V, generator, gates="long", keys="random"):

@@ -1,10 +1,14 @@
 """Three number systems in which one claim is tried: polynomials, a finite field, floating point.
 
 A claim is a function ``claim(x, subject)`` that yields pairs (left, right). ``x`` holds the inputs as arrays, made by
-an engine from a shape declaration such as ``"q:C,K k:C,K v:C,V beta:C S:V,K"``; ``subject`` is the implementation on
-trial. The engine decides when two sides are equal: exactly, except in floating point.
+an engine from a declaration such as ``"q:C,K k:C,K v:C,V alpha:C,K=decay beta:C=gate S:V,K"``; ``subject`` is the
+implementation on trial. The engine decides when two sides are equal: exactly, except in floating point.
+
+A declaration names each input, its dimensions and, behind "=", its kind; ``gamma=decay`` is one number. KINDS says what
+kinds there are. They count in floating point alone: a proof covers all numbers.
 """
 
+import difflib
 import itertools
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -18,23 +22,35 @@ class Disagreement(AssertionError):
     """The two sides of an identity differ."""
 
 
-def parse_shapes(declaration, sizes):
-    """Shapes by name, from a declaration and the sizes of its dimensions.
+KINDS = {
+    "normal": "normal numbers of variance 1 over the last dimension; without a kind an input is one of these",
+    "decay": "in (0.2, 1), or in (0.9, 1) where decays are weak",
+    "gate": "in (0.1, 1.9): write gates, rates and penalties",
+}
 
-    Raises ValueError for a dimension without a size.
 
-    >>> parse_shapes("k:C,K beta:C gamma:", {"C": 4, "K": 2})
-    {'k': (4, 2), 'beta': (4,), 'gamma': ()}
+def parse_inputs(declaration, sizes):
+    """Shape and kind by name, from a declaration and the sizes of its dimensions.
+
+    Raises ValueError for a dimension without a size, and for an unknown kind.
+
+    >>> parse_inputs("k:C,K beta:C=gate gamma=decay", {"C": 4, "K": 2})
+    {'k': ((4, 2), 'normal'), 'beta': ((4,), 'gate'), 'gamma': ((), 'decay')}
     """
-    shapes = {}
+    inputs = {}
     for item in declaration.split():
+        item, _, kind = item.partition("=")
         name, _, dims = item.partition(":")
         names = [d for d in dims.split(",") if d]
         missing = [d for d in names if d not in sizes]
         if missing:
             raise ValueError(f"{name} has dimension {missing[0]}, which no size is given for; add it to {sizes}")
-        shapes[name] = tuple(sizes[d] for d in names)
-    return shapes
+        kind = kind or "normal"
+        if kind not in KINDS:
+            near = difflib.get_close_matches(kind, KINDS) or KINDS
+            raise ValueError(f"{name} is of the kind {kind!r}, which there is not; take {' or '.join(near)}")
+        inputs[name] = tuple(sizes[d] for d in names), kind
+    return inputs
 
 
 def _fill(shape, make):
@@ -72,10 +88,10 @@ class Ring:
         from sympy import ZZ
         from sympy.polys.rings import ring
 
-        shapes = parse_shapes(declaration, sizes)
-        count = sum(int(np.prod(s, dtype=int)) for s in shapes.values())
+        declared = parse_inputs(declaration, sizes)
+        count = sum(int(np.prod(s, dtype=int)) for s, _ in declared.values())
         generators = iter(ring([f"x{i}" for i in range(count)], ZZ)[1:])
-        return SimpleNamespace(**{n: _fill(s, lambda: next(generators)) for n, s in shapes.items()})
+        return SimpleNamespace(**{n: _fill(s, lambda: next(generators)) for n, (s, _) in declared.items()})
 
     def compare(self, left, right):
         if (index := _unequal_entry(left, right)) is not None:
@@ -100,7 +116,7 @@ class Field:
         field = GF(PRIME, symmetric=False)
         rng = np.random.default_rng(self.seed)
         make = lambda: field(int(rng.integers(1, PRIME)))
-        return SimpleNamespace(**{n: _fill(s, make) for n, s in parse_shapes(declaration, sizes).items()})
+        return SimpleNamespace(**{n: _fill(s, make) for n, (s, _) in parse_inputs(declaration, sizes).items()})
 
     def compare(self, left, right):
         if (index := _unequal_entry(left, right)) is not None:
@@ -109,13 +125,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Real:
-    """torch float64. Names that start with ``alpha``, ``gamma``, ``w`` or ``a_`` are decays in (0, 1); ``beta`` is in
-    (0, 2).
+    """torch float64, each input drawn by its kind.
 
     weak: decays in (0.9, 1), so that far tokens count; else in (0.2, 1).   tolerance: relative to the larger side;
     1e-10 leaves five digits for the growth of rounding errors over a few hundred operations (a wrong term costs 1e-2).
 
-    >>> x = Real().inputs("alpha:n k:n", {"n": 3})
+    >>> x = Real().inputs("alpha:n=decay k:n", {"n": 3})
     >>> Real().compare(x.alpha * x.k, x.k * x.alpha)
     """
 
@@ -129,18 +144,15 @@ class Real:
         import torch
 
         generator = torch.Generator().manual_seed(self.seed)
-        out = {}
-        for name, shape in parse_shapes(declaration, sizes).items():
-            if name.startswith(("alpha", "gamma", "w", "a_")):
-                low = 0.9 if self.weak else 0.2
-                out[name] = low + (1 - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
-            elif name.startswith("beta"):
-                out[name] = 0.1 + 1.8 * torch.rand(shape, generator=generator, dtype=torch.float64)
-            else:
-                out[name] = (
-                    torch.randn(shape, generator=generator, dtype=torch.float64)
-                    / max(1, shape[-1] if shape else 1) ** 0.5
-                )
+        normal = lambda shape: torch.randn(shape, generator=generator, dtype=torch.float64)
+        uniform = lambda shape: torch.rand(shape, generator=generator, dtype=torch.float64)
+        low = 0.9 if self.weak else 0.2
+        draw = {
+            "normal": lambda shape: normal(shape) / max((1, *shape[-1:])) ** 0.5,
+            "decay": lambda shape: low + (1 - low) * uniform(shape),
+            "gate": lambda shape: 0.1 + 1.8 * uniform(shape),
+        }
+        out = {name: draw[kind](shape) for name, (shape, kind) in parse_inputs(declaration, sizes).items()}
         return SimpleNamespace(**out)
 
     def compare(self, left, right):

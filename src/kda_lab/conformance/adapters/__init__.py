@@ -11,13 +11,8 @@ import torch
 
 from kda_lab.conformance.capabilities import CLAIMED, Capabilities, from_signature, parameters, parse
 from kda_lab.conformance.case import ALL
+from kda_lab.rules import RULES
 
-# positions of the tensors; all other arguments go by name
-TENSORS = {
-    "kda": ("q", "k", "v", "g", "beta"),
-    "gated_delta_rule": ("q", "k", "v", "g", "beta"),
-    "delta_rule": ("q", "k", "v", "beta"),
-}
 LAYOUTS = ("vk", "kv")
 
 
@@ -43,7 +38,7 @@ class Implementation(NamedTuple):
         if S is not None and self.layout == "kv":
             # a state of its own, as the caller of such a kernel would have it
             named["initial_state"] = S.mT.contiguous()
-        tensors = [named.pop(name) for name in TENSORS[self.rule]]
+        tensors = [named.pop(name) for name in RULES[self.rule].tensors]
         result = self.function(*tensors, **named)
         if (
             self.layout == "kv"

@@ -5,7 +5,7 @@ import math
 import torch
 
 from kda_lab.conformance import clauses
-from kda_lab.conformance.case import GATED, Wrong, case
+from kda_lab.conformance.case import CHANNELS, GATED, PAIRS, Wrong, case
 
 
 def constant(bench, T, g, **options):
@@ -103,7 +103,7 @@ def gates_of_zero(bench):
     "gates",
     input="channels of g between -1e-4 and -5 in one head",
     clause=clauses.GATE,
-    ops=("kda",),
+    ops=CHANNELS,
     needs="given-gate",
 )
 def channels_keep_their_own_clocks(bench):
@@ -196,7 +196,7 @@ def softplus_gate_computed_inside(bench):
     "gates",
     input="dt_bias as [HV K], one number per channel, value heads first; and None",
     clause=clauses.BIAS,
-    ops=("kda",),
+    ops=CHANNELS,
     needs="bounded-gate",
 )
 def the_layouts_of_the_bias(bench):
@@ -269,35 +269,55 @@ def saturated_bounded_gates(bench):
 def write_gates_as_logits(bench):
     """A sigmoid that is missing, applied twice, or overflows."""
     named = bench.make(40)
-    beta = bench.normal(*named["beta"].shape).to(named["beta"].dtype) * 3
-    beta[:, ::7], beta[:, 3::7] = 80.0, -80.0
-    bench.right(named | bench.place({"beta": beta, "use_beta_sigmoid_in_kernel": True}))
+
+    def logits(gate):
+        x = bench.normal(*gate.shape).to(gate.dtype) * 3
+        x[:, ::7], x[:, 3::7] = 80.0, -80.0
+        return x
+
+    bench.right(bench.place(bench.gated(named, logits)) | {"use_beta_sigmoid_in_kernel": True})
 
 
 @case("gates", input="beta between 0 and 2", clause=clauses.BETA, needs="beta-to-two")
 def write_gates_up_to_two(bench):
     """Write gates clamped to 1, or an inverse that is only right for small ones."""
     named = bench.make(70)
-    bench.right(named | {"beta": (named["beta"] * 2).contiguous()}, what="beta in (0, 2): ")
-    bench.right(named | {"beta": torch.full_like(named["beta"], 2.0)}, what="beta=2: ")
+    bench.right(bench.gated(named, lambda gate: (gate * 2).contiguous()), what="gates in (0, 2): ")
+    bench.right(bench.gated(named, lambda gate: torch.full_like(gate, 2.0)), what="gates of 2: ")
 
 
 @case("gates", input="beta=0 at every other token, and everywhere", clause=clauses.BETA)
 def write_gates_of_zero(bench):
     """A token that writes although its gate is closed, or that does not decay because it does not write."""
     named = bench.make(70)
-    named["beta"][:, ::2] = 0
+    for gate in bench.gates(named).values():
+        gate[:, ::2] = 0
     bench.right(named, what="every other token closed: ")
-    named["beta"].zero_()
-    bench.right(named, what="all tokens closed: ")
+    bench.right(bench.gated(named, torch.zeros_like), what="all tokens closed: ")
 
 
 @case("gates", input="write gates 0.05, 0.95, 0.05, ... ", clause=clauses.BETA)
 def every_token_has_its_own_write_gate(bench):
     """The write gate of another token or head: beta_j for beta_i, or applied before the inverse on the wrong side."""
     named = bench.make(70)
-    named["beta"] = torch.where(torch.arange(70, device=bench.device)[None, :, None] % 2 == 0, 0.05, 0.95) * (
-        0.8 + 0.2 * named["beta"]
-    )
-    named["beta"] = named["beta"].to(bench.dtype)
-    bench.right(named)
+    turn = torch.where(torch.arange(70, device=bench.device) % 2 == 0, 0.05, 0.95)
+
+    def alternating(gate):
+        return (turn.reshape(1, -1, *[1] * (gate.ndim - 2)) * (0.8 + 0.2 * gate)).to(bench.dtype)
+
+    bench.right(bench.gated(named, alternating))
+
+
+@case(
+    "gates",
+    input="K=V=16; one of the two gates zero everywhere: only written, then only erased",
+    clause=clauses.BETA,
+    ops=PAIRS,
+)
+def erasing_and_writing_have_gates_of_their_own(bench):
+    """The gate that erases and the gate that writes taken for each other, or one of them for both."""
+    size = (16, 16) if bench.can.sizes is None else next((s for s in bench.can.sizes if s[0] == s[1]), bench.sizes())
+    named = bench.make(40, *size)
+    bench.right(named, what="both: ")
+    for name, gate in bench.gates(named).items():
+        bench.right(named | {name: torch.zeros_like(gate)}, what=f"{name}=0: ")

@@ -7,6 +7,7 @@ import torch
 from kda_lab.conformance import clauses
 from kda_lab.conformance.case import GATED, Wrong, case
 from kda_lab.conformance.judge import gradient
+from kda_lab.conformance.judge.generate import STREAMS
 
 
 @case("gradients", input="T=C+6, a loss on o and on the final state", clause=clauses.GRADIENT, needs="backward")
@@ -158,11 +159,11 @@ def gradients_of_packed_sequences(bench):
 def rows_of_nobody_get_no_gradient(bench):
     """Rows that belong to nobody and get a gradient, or nan."""
     named = bench.make(30, cu_seqlens=[0, 9, 20])
-    for name in ("q", "k", "v", "g", "beta"):
+    for name in STREAMS:
         if name in named:
             named[name][:, 20:] = math.nan
     got = gradient.gradients(bench, named)
-    for name in ("q", "k", "v", "g", "beta"):
+    for name in STREAMS:
         if name in got and not (got[name][:, 20:] == 0).all():
             raise Wrong(f"the gradient of {name} must be zero in rows after cu_seqlens[-1]")
     if not all(x.isfinite().all() for x in got.values()):

@@ -22,7 +22,7 @@ def with_keys(bench, T, jitter, beta, gates="weak", length=1.0, slow=1.0):
     noise = torch.nn.functional.normalize(bench.normal(*k.shape), dim=-1)
     k = torch.nn.functional.normalize(one + jitter * noise, dim=-1) * length
     named |= bench.place({"k": k.to(bench.dtype)})
-    named["beta"] = torch.full_like(named["beta"], beta)
+    named = bench.gated(named, lambda gate: torch.full_like(gate, beta))
     if "g" in named:
         named["g"] = named["g"] * slow
     return named
@@ -169,7 +169,7 @@ def keys_that_expand_the_state_are_named(bench):
     """Keys that were never normalised: the state overflows after a few dozen tokens, and nobody says why."""
     named = bench.make(bench.chunk)
     named["k"] = (named["k"] * named["k"].shape[-1] ** 0.5).contiguous()
-    named["beta"].fill_(1.0)
+    named = bench.gated(named, torch.ones_like)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         bench.call(named, quiet=False)
@@ -185,5 +185,4 @@ def what_was_written_is_read_back(bench):
     eye = torch.eye(K, dtype=torch.float64)[torch.arange(12) % K]
     k = eye[None, :, None, :].expand(named["k"].shape)
     named |= bench.place({"k": k.to(bench.dtype).contiguous(), "q": k.to(bench.dtype).contiguous()})
-    named["beta"].fill_(1.0)
-    bench.right(named)
+    bench.right(bench.gated(named, torch.ones_like))

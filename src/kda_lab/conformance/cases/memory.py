@@ -134,7 +134,7 @@ def slices_of_a_fused_projection(bench):
 def expanded_inputs(bench):
     """Expanded tensors, whose stride is 0, read as if every entry had its own place."""
     named = bench.make(40, B=2, H=2)
-    for name in ("k", "beta", "g"):
+    for name in ("k", *bench.gates(named), "g"):
         if name in named:
             named[name] = named[name][:1, :, :1].expand(named[name].shape)
     bench.right(named, what="one head and row for all: ")
@@ -178,7 +178,7 @@ def the_same_storage_with_other_values(bench):
     """An answer or a preprocessing that is remembered by address, by shape, or by a sum of the entries."""
     named = bench.make(70)
     bench.right(named, what="first call, ")
-    for name in ("v", "k", "q", "beta", "g", "initial_state"):
+    for name in ("v", "k", "q", *bench.gates(named), "g", "initial_state"):
         if name in named:
             x = named[name]
             at = (0, 35) if name != "initial_state" else (0, 0)

@@ -7,6 +7,7 @@ import torch
 from kda_lab.conformance import clauses
 from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import GATED, Wrong, case
+from kda_lab.conformance.judge.generate import STREAMS
 
 
 @case("numbers", input="T=80, H=2, K=16, V=24, S0 random, decays from slow to fast", clause=clauses.RULE)
@@ -32,7 +33,8 @@ def far_blocks_are_seen(bench):
     """Blocks off the diagonal of a chunk that are dropped: what block 1 writes must be read in blocks 2 to 4."""
     named = bench.make(64, gates="weak")
     # writes in the first 16 tokens only; later tokens read
-    named["beta"][:, 16:] = 0
+    for gate in bench.gates(named).values():
+        gate[:, 16:] = 0
     named.pop("initial_state", None)
     bench.right(named, share=1e-3)
 
@@ -82,8 +84,8 @@ def a_long_sequence_of_slow_gates(bench):
 def the_state_between_tokens_is_float32(bench):
     """A state that is kept in bf16 between chunks or tokens: slow channels stop moving."""
     named = bench.make(4096, H=1, gates="weak")
-    named["beta"].zero_()
-    if bench.rule == "kda":
+    named = bench.gated(named, torch.zeros_like)
+    if named["g"].ndim == 4:
         named["g"][..., 1] = -1e-4
     bench.right(named, exact_state=True, share=0.0)
 
@@ -104,7 +106,7 @@ def old_state(bench, named):
 def the_old_state_fades_by_its_gates_alone(bench):
     """History that is cut off once the gates have forgotten most of it."""
     named = bench.make(400, H=1)
-    named["beta"].zero_()
+    named = bench.gated(named, torch.zeros_like)
     jitter = bench.normal(*named["g"].shape).clamp(-3, 3)
     named |= bench.place({"g": (0.01 * jitter - 0.05).to(named["g"].dtype)})
     old_state(bench, named)
@@ -124,8 +126,7 @@ def a_large_old_state_is_not_cut_off(bench):
         named["g"] = torch.full_like(named["g"], -decay)
         named["initial_state"] = named["initial_state"] * size
         # a state that is hardly erased
-        named["beta"] = named["beta"] * 0.05
-        old_state(bench, named)
+        old_state(bench, bench.gated(named, lambda gate: gate * 0.05))
 
 
 @case(
@@ -151,8 +152,7 @@ def old_values_weigh_as_much_as_new_ones(bench):
         named |= bench.place({"v": (named["v"].cpu() * fading[:, None, None]).to(bench.dtype)})
         named["initial_state"] = named["initial_state"] * 2.0**40
         # what is old is hardly erased
-        named["beta"] = named["beta"] * 0.05
-        old_state(bench, named)
+        old_state(bench, bench.gated(named, lambda gate: gate * 0.05))
 
 
 @case(
@@ -174,7 +174,7 @@ def forgotten_stays_forgotten(bench):
             largest = (got[:, 4:] if what == "o" else got).double().abs().max().item()
             if not largest < 10:
                 raise Wrong(f"{what} still holds {largest:.2g} of a state that decayed by e^-60 a token, eight times")
-    tail = {name: x[:, 3:] if name in ("q", "k", "v", "g", "beta") else x for name, x in named.items()}
+    tail = {name: x[:, 3:] if name in STREAMS else x for name, x in named.items()}
     tail["initial_state"] = torch.zeros_like(named["initial_state"])
     bench.compare(o[:, 3:], bench.wanted(tail)[0], tail, 0, "o after the state is forgotten")
 

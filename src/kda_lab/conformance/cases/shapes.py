@@ -6,14 +6,12 @@ import torch
 
 from kda_lab.conformance import clauses
 from kda_lab.conformance.case import Wrong, case
-from kda_lab.conformance.judge.generate import part
-
-HEADED = ("q", "k", "v", "g", "beta")
+from kda_lab.conformance.judge.generate import STREAMS, part
 
 
 def head_of(named, h):
     """The call on one head."""
-    cut = {name: x[:, :, h : h + 1] if name in HEADED else x for name, x in named.items()}
+    cut = {name: x[:, :, h : h + 1] if name in STREAMS else x for name, x in named.items()}
     if "initial_state" in named:
         cut["initial_state"] = named["initial_state"][:, h : h + 1]
     return cut
@@ -143,7 +141,8 @@ def mismatched_shapes_are_refused(bench):
     """Shapes that do not fit and are computed all the same, by broadcasting or by reading past the end."""
     named = bench.make(8, H=2)
     bench.refused(named | {"v": named["v"][:, :7].contiguous()}, "v with 7 tokens beside q with 8")
-    bench.refused(named | {"beta": named["beta"][:, :, :1].contiguous()}, "beta for one head beside v with two")
+    for name, gate in bench.gates(named).items():
+        bench.refused(named | {name: gate[:, :, :1].contiguous()}, f"{name} for one head beside v with two")
     if bench.can.can("grouped-heads"):
         bench.refused(bench.make(8, H=2, HV=3), "three value heads on two key heads")
     if "initial_state" in named and named["q"].shape[-1] != named["v"].shape[-1]:

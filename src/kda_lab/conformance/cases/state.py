@@ -20,8 +20,7 @@ def a_square_state_is_not_transposed(bench):
     named = bench.make(bench.chunk + 1, *size)
     bench.right(named)
     one = part(named, 0, 1)
-    one["beta"] = torch.zeros_like(one["beta"])
-    bench.right(one, what="one token that only reads, ")
+    bench.right(bench.gated(one, torch.zeros_like), what="one token that only reads, ")
 
 
 @case(
@@ -146,7 +145,6 @@ def a_token_reads_its_own_write(bench):
     """Reading out before the write, or masking the diagonal of the scores."""
     named = bench.make(3)
     named["q"] = named["k"].clone()
-    named["beta"].fill_(1.0)
-    o, _ = bench.right(named)
+    o, _ = bench.right(bench.gated(named, torch.ones_like))
     if not o.abs().max() > 0:
         raise Wrong("o is zero where the query is the key that was just written")

@@ -8,6 +8,7 @@ import torch
 from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import Crashed, Refused, Wrong
 from kda_lab.conformance.judge import generate, oracle, tolerance
+from kda_lab.rules import RULES
 
 REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 FORBIDDEN = ("CUDA error", "Triton Error [CUDA]", "out of memory", "illegal memory access")
@@ -63,6 +64,14 @@ class Examiner:
     def raw(self, named, lower_bound=-5.0, size=1.0):
         """The same arguments with a raw gate, A_log and dt_bias."""
         return self.place(generate.raw_gates(self.rule, named, self.generator, lower_bound, size))
+
+    def gates(self, named):
+        """The gates of the rule in a call, by name: beta, or what stands in its place."""
+        return {name: named[name] for name in RULES[self.rule].gates}
+
+    def gated(self, named, change):
+        """The same call with each gate changed."""
+        return named | {name: change(x) for name, x in self.gates(named).items()}
 
     def normal(self, *shape):
         """Standard normal float64 numbers from the case's generator, on the CPU."""

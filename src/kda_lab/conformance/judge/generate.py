@@ -7,8 +7,10 @@ import hashlib
 import torch
 
 from kda_lab.parts import inputs
+from kda_lab.rules import GATES, RULES
 
-STREAMS = {"q", "k", "v", "g", "beta"}
+# what has a row for each token
+STREAMS = ("q", "k", "v", "g", *GATES)
 
 
 def generator(seed, *names):
@@ -24,21 +26,17 @@ def generator(seed, *names):
 def arguments(
     rule, T, generator, B=1, H=2, HV=None, K=16, V=24, gates="long", keys="random", dtype=torch.float32, cu_seqlens=None
 ):
-    """Arguments of one call by name: unit-length q and k, beta in (0, 1), an initial state of size 1, for any rule.
+    """Arguments of one call by name: unit-length q and k, gates in (0, 1), an initial state of size 1, for any rule.
 
-    q, k, v and beta have ``dtype``, g and the states are float32 (float64 for float64).   cu_seqlens: a list, or None.
+    q, k, v and the gates have ``dtype``, g and the states are float32 (float64 for float64).   cu_seqlens: a list, or
+    None.
 
     >>> sorted(arguments("delta_rule", 5, generator(0)))
     ['beta', 'initial_state', 'k', 'q', 'v']
     """
-    x = inputs.batch(B, T, H, K, V, generator, gates=gates, HV=HV, keys=keys)
+    named = inputs.arguments(RULES[rule], B, T, H, K, V, generator, HV=HV, keys=keys, gates=gates)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    named = {"q": x.q.to(dtype), "k": x.k.to(dtype), "v": x.v.to(dtype), "g": x.g.to(wide), "beta": x.beta.to(dtype)}
-    named["initial_state"] = x.S.to(wide)
-    if rule == "gated_delta_rule":
-        named["g"] = named["g"][..., 0].contiguous()
-    if rule == "delta_rule":
-        del named["g"]
+    named = {name: x.to(wide if name in ("g", "initial_state") else dtype) for name, x in named.items()}
     if cu_seqlens is not None:
         N, state = len(cu_seqlens) - 1, named["initial_state"]
         named["initial_state"] = torch.randn(N, *state.shape[1:], generator=generator, dtype=torch.float64).to(wide)

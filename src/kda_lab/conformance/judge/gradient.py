@@ -10,9 +10,9 @@ from kda_lab.conformance.capabilities import Unsupported
 from kda_lab.conformance.case import Crashed, Refused, Wrong
 from kda_lab.conformance.judge import oracle, reading, tolerance
 from kda_lab.conformance.judge.examiner import verdict_of
-from kda_lab.conformance.judge.generate import digest, generator
+from kda_lab.conformance.judge.generate import STREAMS, digest, generator
 
-NAMES = ("q", "k", "v", "g", "beta", "A_log", "dt_bias", "initial_state")
+NAMES = (*STREAMS, "A_log", "dt_bias", "initial_state")
 # a gradient is judged by its block, but at least by this share of its head's largest: it is a sum of terms of both
 # signs
 SHARE = 0.1
@@ -117,11 +117,8 @@ def sizes_of_terms(named, found):
     """
     if "g" not in named:
         return {}
-    a = {
-        name: named[name].detach().cpu().double()
-        for name in (*NAMES[:5], *NAMES[5:7])
-        if isinstance(named.get(name), torch.Tensor)
-    }
+    wanted = (name for name in ("q", "k", "g", "A_log", "dt_bias") if isinstance(named.get(name), torch.Tensor))
+    a = {name: named[name].detach().cpu().double() for name in wanted}
     dq, dk, dg = (found[name].detach().cpu().double() for name in ("q", "k", "g"))
     terms = ((a["q"] * dq).abs() + (a["k"] * dk).abs()).repeat_interleave(
         a["g"].shape[2] // dq.shape[2], 2

@@ -12,25 +12,26 @@ import torch
 from kda_lab import rules
 from kda_lab.parts import decay, features
 
-STEPS = {"kda": rules.kda, "gated_delta_rule": rules.gated_delta, "delta_rule": rules.delta}
+# the steps of the specification, and which tensors a token brings; how they are read is written here alone
+RULES = rules.RULES
 
 
 class Problem(NamedTuple):
     """R rows of tokens of N sequences; all float64.
 
-    q (scaled), k: [R, HV, K]   v: [R, HV, V]   g: [R, HV, K], or [R, HV, 1] for one decay a head (0: none)   beta: [R,
-    HV]
+    q (scaled), k: [R, HV, K]   v: [R, HV, V]   g: [R, HV, K], or [R, HV, 1] for one decay a head (0: none)
+    gates: the rule's, each [R, HV, channels], or [R, HV, 1] for one number a head
     S: [N, HV, V, K]   bounds: N pairs (first row, row after the last).
 
     >>> Problem._fields
-    ('q', 'k', 'v', 'g', 'beta', 'S', 'bounds')
+    ('q', 'k', 'v', 'g', 'gates', 'S', 'bounds')
     """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     g: torch.Tensor
-    beta: torch.Tensor
+    gates: list
     S: torch.Tensor
     bounds: list
 
@@ -38,7 +39,7 @@ class Problem(NamedTuple):
 def read(rule, named):
     """The problem of a call: gates, norms and sigmoids applied, q scaled, a key for each value head.
 
-    rule: a name of STEPS   named: keywords of ``kda_lab.ops``. Rows after the last boundary of cu_seqlens are not read.
+    rule: a name in RULES   named: keywords of ``kda_lab.ops``. Rows after the last boundary of cu_seqlens are not read.
 
     >>> x = torch.ones(1, 3, 2, 4)
     >>> p = read("delta_rule", dict(q=x, k=x, v=x, beta=x[..., 0]))
@@ -49,7 +50,7 @@ def read(rule, named):
     cu = named.get("cu_seqlens")
     edges = [T * b for b in range(B + 1)] if cu is None else cu.tolist()
     # cut before any arithmetic: a nan in a row of nobody must not reach the gradient of A_log
-    q, k, v, beta = (named[name].flatten(0, 1)[: edges[-1]].double() for name in ("q", "k", "v", "beta"))
+    q, k, v, *gates = (named[name].flatten(0, 1)[: edges[-1]].double() for name in ("q", "k", "v", *RULES[rule].gates))
     if named.get("use_qk_l2norm_in_kernel"):
         q, k = features.l2_normalise(q), features.l2_normalise(k)
     scale = named.get("scale")
@@ -58,10 +59,11 @@ def read(rule, named):
     group = v.shape[1] // H
     q, k = q.repeat_interleave(group, 1), k.repeat_interleave(group, 1)
     if named.get("use_beta_sigmoid_in_kernel"):
-        beta = beta.sigmoid()
+        gates = [x.sigmoid() for x in gates]
+    gates = [x[..., None] if x.ndim == 2 else x for x in gates]
     S = named.get("initial_state")
     S = v.new_zeros(len(edges) - 1, *v.shape[1:], K) if S is None else S.double()
-    return Problem(q, k, v, log_decays(named, v), beta, S, list(zip(edges, edges[1:])))
+    return Problem(q, k, v, log_decays(named, v), gates, S, list(zip(edges, edges[1:])))
 
 
 def log_decays(named, v):
@@ -85,7 +87,7 @@ def of_one_length(problem):
     """(sequences, rows) for each length but 0.   sequences: [n]   rows: [n, T], where their tokens lie.
 
     >>> x = torch.ones(5, 1, 1)
-    >>> p = Problem(x, x, x, x, x[..., 0], torch.zeros(3, 1, 1, 1), [(0, 2), (2, 2), (2, 4)])
+    >>> p = Problem(x, x, x, x, [x], torch.zeros(3, 1, 1, 1), [(0, 2), (2, 2), (2, 4)])
     >>> [(n.tolist(), rows.tolist()) for n, rows in of_one_length(p)]
     [([0, 2], [[0, 1], [2, 3]])]
     """
@@ -114,8 +116,8 @@ def put_together(problem, parts, batch):
 
 
 def token_loop(rule, named):
-    """(o, final state) of ``rules.scan``, all heads at once.   Implements kda-recurrence, gdn-recurrence or
-    delta-recurrence.
+    """(o, final state) of ``rules.scan``, all heads at once.   Implements kda-recurrence, gdn-recurrence,
+    delta-recurrence or gdn2-recurrence.
 
     >>> x = torch.ones(1, 2, 1, 1)
     >>> token_loop("delta_rule", dict(q=x, k=x, v=3 * x, beta=x[..., 0]))[0].flatten().tolist()
@@ -123,15 +125,17 @@ def token_loop(rule, named):
     """
     p = read(rule, named)
     alpha = p.g.exp()
-    decays = {"kda": [alpha.expand_as(p.k)], "gated_delta_rule": [alpha[..., 0]], "delta_rule": []}[rule]
+    decays = {"channel": [alpha.expand_as(p.k)], "head": [alpha[..., 0]], None: []}[RULES[rule].decay]
+    # a gate that the call gives as one number goes to the step as one number
+    gates = [x if named[name].ndim == 4 else x[..., 0] for name, x in zip(RULES[rule].gates, p.gates)]
 
     def head(S, *tokens):
-        S, rows = rules.scan(STEPS[rule], S, *tokens)
+        S, rows = rules.scan(RULES[rule].step, S, *tokens)
         return torch.stack(rows), S  # [T, V], [V, K]
 
     parts = []
     for members, rows in of_one_length(p):
-        tokens = [x[rows].transpose(1, 2).flatten(0, 1) for x in (p.q, p.k, p.v, *decays, p.beta)]  # [n HV, T, ...]
+        tokens = [x[rows].transpose(1, 2).flatten(0, 1) for x in (p.q, p.k, p.v, *decays, *gates)]  # [n HV, T, ...]
         o, S = torch.vmap(head)(p.S[members].flatten(0, 1), *tokens)
         parts.append((members, rows, o.unflatten(0, (len(members), -1)), S.unflatten(0, (len(members), -1))))
     return put_together(p, parts, named["v"].shape[:2])

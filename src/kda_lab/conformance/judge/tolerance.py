@@ -71,7 +71,7 @@ class Local(NamedTuple):
 def emulate(rule, arguments, bits, C, generator):
     """(o, final state) as a chunk kernel whose products take operands of this many bits would have them.
 
-    rule: a name of ``reading.STEPS``   arguments: keywords of ``ops``.   float64, differentiable.
+    rule: a name in ``reading.RULES``   arguments: keywords of ``ops``.   float64, differentiable.
 
     >>> x = torch.ones(1, 3, 1, 1)
     >>> a = dict(q=x, k=x, v=x, beta=x[..., 0])
@@ -94,10 +94,12 @@ def emulate(rule, arguments, bits, C, generator):
     # exact: the exponential of a sum that contains a gate at the floor is 0, as it is at -inf; and inf - inf cannot
     # occur
     g = kept(p.g).clamp(min=decay.clear_floor(torch.float64))
-    p = p._replace(q=operand(p.q), k=operand(p.k), v=operand(p.v), g=g, beta=kept(p.beta), S=kept(p.S))
+    p = p._replace(q=operand(p.q), k=operand(p.k), v=operand(p.v), g=g, gates=[kept(x) for x in p.gates], S=kept(p.S))
     parts = []
     for members, rows in reading.of_one_length(p):
-        chunks = (reading.cut(x, rows, min(C, rows.shape[1])) for x in (p.q, p.k, p.v, p.g, p.beta[..., None]))
+        # of one gate, beta, both the first and the last is it
+        sequences = p.q, p.k, p.v, p.g, p.gates[0], p.gates[-1]
+        chunks = (reading.cut(x, rows, min(C, rows.shape[1])) for x in sequences)
         o, S = through_chunks(local_terms(*chunks, operand, kept, summed), p.S[members], operand, summed)
         parts.append((members, rows, o.flatten(2, 3)[:, :, : rows.shape[1]], S))
     o, S = reading.put_together(p, parts, arguments["v"].shape[:2])
@@ -105,20 +107,22 @@ def emulate(rule, arguments, bits, C, generator):
     return noisy(o, BITS[arguments["v"].dtype], generator), kept(S)
 
 
-def local_terms(Q, K, V, g, beta, operand, kept, summed):
+def local_terms(Q, K, V, g, erase, write, operand, kept, summed):
     """The terms of all chunks with every operand, kept number and sum rounded.
 
-    Q, K: [n, HV, m, C, K]   V: [n, HV, m, C, V]   g: [n, HV, m, C, K or 1]   beta: [n, HV, m, C, 1].
+    Q, K: [n, HV, m, C, K]   V: [n, HV, m, C, V]   g, erase: [n, HV, m, C, K or 1]   write: [n, HV, m, C, V or 1].
     """
+    # a gate of one number multiplies the finished sums, one with channels the operand
+    after, inside = (erase, 1.0) if erase.shape[-1] == 1 else (1.0, erase)
     G = kept(decay.prefix_sums(g))  # [n, HV, m, C, K or 1]
     K_in, Q_in = operand(K * G.exp()), operand(Q * G.exp())  # [n, HV, m, C, K]
     K_g = operand(K * kept(decay.later_sums(g)).exp())  # [n, HV, m, C, K]
     D = kept(G[..., -1, :].exp())  # [n, HV, m, K or 1]
-    M, A = reading.scores(torch.stack([operand(Q), operand(K)]), operand(K), kept(g))  # [n, HV, m, C, C]
+    M, A = reading.scores(torch.stack([operand(Q), operand(K * inside)]), operand(K), kept(g))  # [n, HV, m, C, C]
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    R = torch.linalg.solve_triangular(summed(A).tril(-1) * beta + eye, eye, upper=False, unitriangular=True)
+    R = torch.linalg.solve_triangular(summed(A).tril(-1) * after + eye, eye, upper=False, unitriangular=True)
     R = operand(R)  # [n, HV, m, C, C] (I + A)^-1
-    U, W = summed(R @ operand(V * beta)), operand(R @ operand(K_in * beta))  # [n, HV, m, C, V], [n, HV, m, C, K]
+    U, W = summed(R @ operand(V * write)), operand(R @ operand(K_in * erase))  # [n, HV, m, C, V], [n, HV, m, C, K]
     return Local(operand(M), Q_in, K_g, D, U, W)
 
 

@@ -4,20 +4,20 @@ Every case runs on memory poisoned with nan and is compared with a token loop of
 (rounded) inputs.
 --small   cases of a few tokens without timing, for compute-sanitizer
 --on-cpu  the small cases through the host compiler, on a machine without a GPU
-With OUT set, writes OUT/acceptance.json. Exits 0 only if every case holds.
+With OUT set, writes OUT/accept_chunk.json. Exits 0 only if every case holds.
 """
 
-import math
 import sys
 from typing import NamedTuple
 
 import torch
 
 from kda_lab import rules
-from kda_lab.cuda import chunk
+from kda_lab.cuda import chunk, operands
 from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.accept import trial
 from kda_lab.cuda.measure import graph_ms, hbm_floor_ms, median_ms, relative_error, stage_ms
+from kda_lab.parts.inputs import cleared, jittered, rates
 
 # bf16 rounds o to 2^-9 (1.7e-3 in this norm); tf32 products add about 5e-4; nearly equal keys cancel in the inverse
 BOUNDS = {torch.bfloat16: 6e-3, torch.float16: 2e-3, torch.float32: 2e-5}
@@ -63,16 +63,11 @@ def make(
     HV = HV or H
     N = B if cu_seqlens is None else len(cu_seqlens) - 1
 
-    def normal(*shape):
-        return torch.randn(shape, generator=generator)
-
-    def uniform(*shape):
-        return torch.rand(shape, generator=generator)
-
+    normal, uniform = trial.draws(generator)
     q, k, v = normal(B, T, H, K), normal(B, T, H, K), normal(B, T, HV, V)
     if collinear:  # one direction and 5 % jitter
         k = normal(1, 1, H, K) + 0.05 * k
-    beta = normal(B, T, HV) if not collinear else torch.full((B, T, HV), 6.0)
+    beta = normal(B, T, HV) if not collinear else torch.full((B, T, HV), 6.0, dtype=torch.float32)
     wide = (HV,) if scalar else (HV, K)
     a = dict(gate="given", l2norm=True, beta_sigmoid=True, erase=erase, output_final_state=True, **options)
     if gates in ("strong", "softplus"):
@@ -84,11 +79,9 @@ def make(
         g = None
         a["gate"] = "none"
     else:  # a rate for each channel, log-uniform
-        g = -(10 ** (-4 + (4 if gates == "long" else 2) * uniform(1, 1, *wide))) * torch.exp(0.2 * normal(B, T, *wide))
+        g = jittered(rates(gates, uniform(1, 1, *wide)), normal(B, T, *wide))
         if gates == "clears":
-            hit = uniform(B, T, *wide)
-            for share, value in ((0.03, -60.0), (0.02, -1e4), (0.01, -math.inf)):
-                g[hit < share] = value
+            g = cleared(g, uniform(B, T, *wide))
     q, k, v, beta = (x.to(dtype) for x in (q, k, v, beta))
     g = g.to(dtype) if gates in ("strong", "softplus") else g
     if strided:  # heads before tokens in memory; below, every second channel of a wider array
@@ -100,7 +93,7 @@ def make(
         g=g,
         beta=beta if erase else None,
         initial_state=normal(N, HV, V, K) if state else None,
-        cu_seqlens=None if cu_seqlens is None else torch.tensor(cu_seqlens),
+        cu_seqlens=None if cu_seqlens is None else torch.tensor(cu_seqlens, dtype=torch.int64),
     )
     if not erase:
         a.update(beta_sigmoid=False)
@@ -131,10 +124,12 @@ def oracle(
     dt_bias=None,
     lower_bound=None,
     scale=None,
-    **_,
+    output_final_state=True,
+    exact=None,
 ):
-    """The token loop in float64 over all heads at once: rules.kda, or gated_delta, delta, linear if the case is
-    theirs.
+    """The token loop in float64 over all heads at once: rules.kda, or gated_delta, delta, linear if the case is theirs.
+
+    output_final_state, exact: of the call; no matter here, where the state comes out always and all is exact.
     """
     (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
     q, k, v = (x.double() for x in (q, k, v))
@@ -271,7 +266,7 @@ def timing(H, T=8192, D=128, **options):
     moved = [arguments[name] for name in ("q", "k", "v", "g", "beta", "initial_state")]
     row = {"T": T, "H": H, **options, "floor": hbm_floor_ms([*moved, *call()]), "call": median_ms(call)}
     row["graph"], row["graph ok"] = graph_ms(call)
-    kernels = chunk.kernels(chunk.variant(**arguments), torch.cuda.current_device())
+    kernels = chunk.kernels(chunk.constants_of(operands.chunk_call(arguments)), torch.cuda.current_device())
     row |= stage_ms(call, kernels)
     torch.cuda.empty_cache()
     return row
@@ -293,14 +288,14 @@ def show(result):
 
 def main():
     """The command."""
-    options = trial.arguments(__doc__).parse_args()
+    options = trial.started(trial.parser(__doc__))
     small = options.small or options.on_cpu
     todo = list(cases("cpu" if options.on_cpu else "cuda", small))
     result = {"torch": torch.__version__}
     if not options.on_cpu:
         result |= trial.machine()
-        kinds = dict.fromkeys(chunk.variant(**case.arguments) for case in todo)
-        builds = trial.build_all((chunk.SOURCE, kind.constants()) for kind in kinds)
+        kinds = dict.fromkeys(chunk.constants_of(operands.chunk_call(case.arguments)) for case in todo)
+        builds = trial.build_all((chunk.SOURCE, kind.defines()) for kind in kinds)
         print(f"{len(builds)} variants compiled for {result['arch']}", flush=True)
         # those of the first case
         result["resources"] = {name: r._asdict() for name, r in cuda_compile.resources(builds[0]).items()}
@@ -310,7 +305,7 @@ def main():
     if not small:
         result["timing"] = [timing(H) for H in (32, 8, 96)] + [timing(32, exact=True)]
         good = good and all(row["graph ok"] for row in result["timing"])
-    return trial.finish(result, good, "acceptance.json", show)
+    return trial.finish(result, good, "accept_chunk.json", show)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ touched is compared bit by bit, and so is a second run.
 --small   small cases without timing, for compute-sanitizer
 --on-cpu  the same through the host compiler, on a machine without a GPU
 --resources  registers and spills alone, compiled without a GPU
-With OUT set, writes OUT/decode_acceptance.json. Exits 0 only if every case holds.
+With OUT set, writes OUT/accept_decode.json. Exits 0 only if every case holds.
 """
 
 import itertools
@@ -23,6 +23,7 @@ from kda_lab.cuda.accept import trial
 from kda_lab.cuda.accept.trial import same_bits
 from kda_lab.cuda.measure import COPY_RATE, median_ms, relative_error
 from kda_lab.parts import decay, features
+from kda_lab.parts.inputs import cleared, jittered, rates
 
 # of y: bf16 rounds it to 2^-9 (1.7e-3 in this norm), fp16 to 2^-12; the arithmetic is fp32, some hundred roundings
 BOUNDS = {torch.bfloat16: 3e-3, torch.float16: 4e-4, torch.float32: 2e-5}
@@ -71,12 +72,7 @@ def make(
     generator = torch.Generator().manual_seed(seed)
     HV = HV or H
 
-    def normal(*shape):
-        return torch.randn(shape, generator=generator)
-
-    def uniform(*shape):
-        return torch.rand(shape, generator=generator)
-
+    normal, uniform = trial.draws(generator)
     columns = max(T, max(accepted or [1]))
     rows, D = rows or width - 2 + columns, 2 * H * K + HV * V
     qkv, wide = normal(R, T, D), (HV,) if scalar else (HV, K)
@@ -91,19 +87,18 @@ def make(
             a.update(gate=a["gate"].mul(20).clamp_max(100))
             a["A_log"][-1], a["gate"][:, :, -1] = 100.0, -200.0
     elif gates != "none":
-        rate = 10 ** (-4 + (4 if gates == "long" else 2) * uniform(1, 1, *wide))
-        a.update(gate=-rate * torch.exp(0.2 * normal(R, T, *wide)))
+        a.update(gate=jittered(rates(gates, uniform(1, 1, *wide)), normal(R, T, *wide)))
         if gates == "clears":
-            hit = uniform(R, T, *wide)
-            for share, value in ((0.03, -60.0), (0.02, -1e4), (0.01, -math.inf)):
-                a["gate"][hit < share] = value
+            a["gate"] = cleared(a["gate"], uniform(R, T, *wide))
     slots = torch.randperm(R * columns + 2, generator=generator)[: R * columns].reshape(R, columns).int()
     windows = torch.randperm(R + 2, generator=generator)[:R].int()
     for r in padding:
         slots[r], windows[r] = -1, -1
     for r, t in unkept:
         slots[r, t] = -1
-    state, conv = torch.full((R * columns + 2, HV, V, K), math.nan), torch.full((R + 2, rows, D), math.nan)
+    state, conv = (
+        torch.full(x, math.nan, dtype=torch.float32) for x in ((R * columns + 2, HV, V, K), (R + 2, rows, D))
+    )
     for r, n in enumerate(accepted or [1] * R):
         if r not in padding and n:
             state[slots[r, n - 1]] = normal(HV, V, K)
@@ -299,11 +294,13 @@ def timing(N, H, T=1, core=False, D=128):
     """
     calls, size = max(1, -(-(1 << 28) // (N * H * D * D * 4))), N * H * D * D * 4
     case = make("", R=N, T=T, H=H, K=D, V=D, core=core, device="cuda", **({"gates": "long"} if core else {}))
-    a = dict(case.arguments, state=torch.randn(calls * N * T, H, D, D, device="cuda"))
-    slots = torch.randperm(calls * N * T, device="cuda").int().reshape(calls, N, T)
+    a = dict(case.arguments, state=torch.randn(calls * N * T, H, D, D, dtype=torch.float32, device="cuda"))
+    slots = torch.randperm(calls * N * T, dtype=torch.int32, device="cuda").reshape(calls, N, T)
     pools = [dict(state_slots=slots[n].contiguous()) for n in range(calls)]
     if not core:
-        a["conv_state"] = torch.randn(calls * N, T + 2, 3 * H * D, device="cuda").to(a["qkv"].dtype)
+        a["conv_state"] = torch.randn(calls * N, T + 2, 3 * H * D, dtype=torch.float32, device="cuda").to(
+            a["qkv"].dtype
+        )
         for n, pool in enumerate(pools):
             pool["conv_slots"] = torch.arange(n * N, n * N + N, device="cuda", dtype=torch.int32)
     step = decode.decode_core if core else decode.kda_decode
@@ -317,16 +314,16 @@ def timing(N, H, T=1, core=False, D=128):
         N=N, H=H, T=T, core=core, calls=calls, floor=moved / COPY_RATE * 1e3, bytes=(moved + other) / COPY_RATE * 1e3
     )
     row |= dict(cold=graph_time(todo), warm=graph_time(todo[:1]))
-    x, y = torch.randn(2, calls, moved // 8, device="cuda")
+    x, y = torch.randn(2, calls, moved // 8, dtype=torch.float32, device="cuda")
     row["copy"] = graph_time([lambda n=n: torch.neg(x[n], out=y[n]) for n in range(calls)])
     return row
 
 
 def resources():
     """What each variant takes of the chip -> {name: {registers: ..., ...}}."""
-    builds = trial.build_all((decode.SOURCE, kind.constants()) for kind in decode.VARIANTS.values())
+    builds = trial.build_all((decode.SOURCE, kind.defines()) for kind in decode.EXAMPLES.values())
     tables = [cuda_compile.resources(built)["kda_decode"]._asdict() for built in builds]
-    return dict(zip(decode.VARIANTS, tables))
+    return dict(zip(decode.EXAMPLES, tables))
 
 
 def show(result):
@@ -350,9 +347,9 @@ def show(result):
 
 def main():
     """The command."""
-    parser = trial.arguments(__doc__)
+    parser = trial.parser(__doc__)
     parser.add_argument("--resources", action="store_true", help="registers and spills alone, compiled without a GPU")
-    options = parser.parse_args()
+    options = trial.started(parser)
     if options.resources:
         show({"resources": resources()})
         return 0
@@ -367,7 +364,7 @@ def main():
         for T, core, (N, H) in itertools.product((1, 4), (False, True), shapes):
             result["timing"].append(timing(N, H, T, core))
             torch.cuda.empty_cache()
-    return trial.finish(result, all(row["ok"] for row in result["cases"]), "decode_acceptance.json", show)
+    return trial.finish(result, all(row["ok"] for row in result["cases"]), "accept_decode.json", show)
 
 
 if __name__ == "__main__":

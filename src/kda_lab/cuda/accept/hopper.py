@@ -7,7 +7,7 @@ arguments.
 --every-lane  with it, for racecheck: every lane arrives where one would do: it follows a thread's own arrivals
 --on-cpu      the small cases through the host compiler, on a machine without a GPU
 --time        timing alone; with --all, one sequence also in segments; --shapes (of `workloads`), --gates: lists
-With OUT set, writes OUT/hopper_acceptance.json. Exits 0 only if every case holds.
+With OUT set, writes OUT/accept_hopper.json. Exits 0 only if every case holds.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from kda_lab.cuda import compile as cuda_compile
 from kda_lab.cuda.accept import chunk as acceptance
 from kda_lab.cuda.accept import trial
 from kda_lab.cuda.measure import graph_ms, hbm_floor_ms, relative_error
+from kda_lab.cuda.operands import chunk_call
 
 # a bf16 output alone costs 1.7e-3, bf16 products of a block about the double; nearly equal keys cancel in the solve
 BOUND, COLLINEAR = 6e-3, 4e-2
@@ -107,13 +108,14 @@ def cases(device, small):
 def every_lane():
     """Launches whose lanes all arrive at mbarriers.
 
+    >>> from kda_lab.cuda.operands import ChunkCall
     >>> x = torch.empty(1, 4, 2, 128, dtype=torch.bfloat16)
     >>> with every_lane():
-    ...     hopper.variant(x, x, x, x, x[..., 0]).every_lane
+    ...     hopper.constants_of(ChunkCall(x, x, x, x, x[..., 0], gate="softplus")).every_lane
     True
     """
-    found = hopper.variant
-    with replaced("variant", lambda *args, **options: found(*args, **options)._replace(every_lane=True)):
+    found = hopper.constants_of
+    with replaced("constants_of", lambda *args, **options: found(*args, **options)._replace(every_lane=True)):
         yield
 
 
@@ -167,7 +169,7 @@ def run_checkpoints(case, rows):
     """One case -> a row for each number of multiprocessors. What is asked for on the way changes neither cuts nor bits
     of them.
     """
-    a, at = case.arguments, torch.tensor(rows, device=case.arguments["v"].device)
+    a, at = case.arguments, torch.tensor(rows, dtype=torch.int64, device=case.arguments["v"].device)
     expected = (*acceptance.oracle(**a), on_the_way(a, rows))
     found = []
     for count in (None, *FEW):
@@ -255,15 +257,15 @@ def resources(todo, timed):
     """Compile what the cases and timings will ask for, side by side -> {what: resources}."""
     calls = [case.arguments for case in todo]
     plain = workloads.inputs(torch.Generator("cuda").manual_seed(0), 16, 1, "strong") if timed else None
-    kinds = dict.fromkeys(hopper.variant(**a) for a in (*calls, *([plain] if timed else ())))
-    readable = [(chunk.SOURCE, chunk.variant(**plain).constants())] if timed else []
-    builds = trial.build_all([*((hopper.SOURCE, kind.constants()) for kind in kinds), *readable])
+    kinds = dict.fromkeys(hopper.constants_of(chunk_call(a)) for a in (*calls, *([plain] if timed else ())))
+    readable = [(chunk.SOURCE, chunk.constants_of(chunk_call(plain)).defines())] if timed else []
+    builds = trial.build_all([*((hopper.SOURCE, kind.defines()) for kind in kinds), *readable])
     return {str(tuple(kind)): cuda_compile.resources(b)[hopper.NAME]._asdict() for kind, b in zip(kinds, builds)}
 
 
 def main():
     """The command."""
-    parser = trial.arguments(__doc__)
+    parser = trial.parser(__doc__)
     parser.add_argument("--every-lane", action="store_true", help="all lanes arrive, for racecheck")
     parser.add_argument("--time", action="store_true", help="timing alone")
     parser.add_argument(
@@ -271,7 +273,7 @@ def main():
     )
     parser.add_argument("--shapes", default=",".join(workloads.SHAPES), help="what is timed")
     parser.add_argument("--gates", default="strong,long,weak", help="with which gates")
-    options = parser.parse_args()
+    options = trial.started(parser)
     with every_lane() if options.every_lane else contextlib.nullcontext():
         return examine(options)
 
@@ -299,7 +301,7 @@ def examine(options):
         for gates in options.gates.split(",")
     ]
     good = all(row["ok"] for row in result["cases"] + result["timing"])
-    return trial.finish(result, good, "hopper_acceptance.json", show)
+    return trial.finish(result, good, "accept_hopper.json", show)
 
 
 if __name__ == "__main__":

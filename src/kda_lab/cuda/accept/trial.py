@@ -54,6 +54,17 @@ def twice(call):
         return call(), call()
 
 
+def draws(generator):
+    """Two functions of a shape: normal numbers, and numbers in [0, 1); fp32, on the generator's device.
+
+    >>> normal, uniform = draws(torch.Generator().manual_seed(0))
+    >>> normal(2, 3).shape, uniform(4).dtype
+    (torch.Size([2, 3]), torch.float32)
+    """
+    options = dict(generator=generator, dtype=torch.float32, device=generator.device)
+    return (lambda *shape: torch.randn(shape, **options)), (lambda *shape: torch.rand(shape, **options))
+
+
 def same_bits(x, y):
     """Whether two tensors of one shape and type are equal bit by bit, so that nan equals nan, and 0 is not -0.
 
@@ -112,12 +123,27 @@ def machine():
     return {"device": torch.cuda.get_device_name(), "arch": cuda_compile.architecture(), "cuda": torch.version.cuda}
 
 
-def arguments(doc):
-    """A parser with the options of every trial.   doc: the module's, which is the help."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true", help="small cases and no timing")
-    parser.add_argument("--on-cpu", action="store_true", help="the small cases through the host compiler")
-    return parser
+DEFAULTS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+def parser(doc):
+    """A parser with the options of every trial; `started` parses.   doc: the module's, which is the help."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--small", action="store_true", help="small cases and no timing")
+    made.add_argument("--on-cpu", action="store_true", help="the small cases through the host compiler")
+    made.add_argument("--default-dtype", choices=DEFAULTS, default="float32", help="torch's default dtype meanwhile")
+    return made
+
+
+def started(made, words=None):
+    """The parsed options; torch has the default dtype that they name from now on.
+
+    >>> started(parser("help"), ["--small"]).default_dtype
+    'float32'
+    """
+    options = made.parse_args(words)
+    torch.set_default_dtype(DEFAULTS[options.default_dtype])
+    return options
 
 
 def show_cases(rows, errors, kept, name=lambda row: row["case"]):

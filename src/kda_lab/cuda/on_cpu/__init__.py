@@ -62,9 +62,9 @@ class Kernel:
             seed,
         )
 
-    def launch(self, blocks, threads, arguments, stream=None):
+    def launch(self, blocks, threads, args, stream=None):
         if self.library.run(
-            self.number, ctypes.c_longlong(blocks), threads, ctypes.byref(arguments), ctypes.c_uint(self.seed)
+            self.number, ctypes.c_longlong(blocks), threads, ctypes.byref(args), ctypes.c_uint(self.seed)
         ):
             raise RuntimeError(
                 f"{self.name}: some threads wait at a barrier that others never reach, expected every thread there"

@@ -37,7 +37,7 @@ def layout(variant=None):
     >>> found["C"], found["Slot.BYTES"] - found["Slot.V"] == found["TILE"] == 16 * 64 * 2
     (16, True)
     """
-    known = dict((variant or hopper.Variant()).constants())
+    known = dict((variant or hopper.Constants()).defines())
     bytes_of = {"float": 4, "__nv_bfloat16": 2}
     text = re.sub(r"//[^\n]*", "", (cuda_compile.HERE / "hopper_layout.cuh").read_text(encoding="utf-8"))
     # a default that the compiler's constants do not replace

@@ -52,18 +52,13 @@ def speedups(longest=64):
     """Bytes of plain decoding for each byte of ReplaySSM, against the ring's length, for three records; the best rings
     are marked.
     """
-    S, lengths = costs.state_bytes(8, 128, 128), range(1, longest + 1)
+    state, lengths = costs.state_bytes(8, 128, 128), range(1, longest + 1)
     fig, ax = axes(height=3.0)
-    for name, (r, role) in RECORDS.items():
-        look, best = style(role), costs.best_ring(S, r)
-        ax.plot(
-            lengths,
-            [costs.speedup(S, r, L) for L in lengths],
-            label=name,
-            color=look["color"],
-            linestyle=look["linestyle"],
-        )
-        ax.plot([best], [costs.speedup(S, r, best)], marker=look["marker"], color=look["color"], linestyle="none")
+    for name, (record, role) in RECORDS.items():
+        look, best = style(role), costs.best_ring(state, record)
+        times = [costs.speedup(state, record, L) for L in (*lengths, best)]
+        ax.plot(lengths, times[:-1], label=name, color=look["color"], linestyle=look["linestyle"])
+        ax.plot([best], times[-1:], marker=look["marker"], color=look["color"], linestyle="none")
     ax.axhline(1, color=style("decay")["color"], linewidth=1)
     ax.set(xscale="log", xlabel="records in the ring, $L$", ylabel="times fewer bytes", ylim=(0.95, 2))
     ax.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])

@@ -7,6 +7,10 @@ import torch
 
 from kda_lab.proof.engines import Disagreement, stack
 
+# a state and C tokens, as the simplest rules take them, and as KDA does
+TOKENS = "S:V,K q:C,K k:C,K v:C,V"
+KDA_TOKENS = TOKENS + " alpha:C,K=decay beta:C=gate"
+
 
 def matrix(rows, columns, entry):
     """The array of entry(r, c), in the number system of its entries.   returns [rows, columns].
@@ -38,6 +42,18 @@ def affine_step(S, transition, increment):
     return matrix(V, K, lambda r, c: sum(S[r, e] * transition(e, c) for e in range(K)) + increment(r, c))
 
 
+def lower_unit(A):
+    """I + A as an array.   A: [C, C].
+
+    >>> lower_unit(torch.tensor([[0, 0], [5, 0]])).tolist()
+    [[1, 0], [5, 1]]
+    """
+    out = A * 1
+    for i in range(len(A)):
+        out[i, i] = out[i, i] + 1
+    return out
+
+
 def token_by_token(formula, *names):
     """A claim: a rule gives the state and the output of ``formula``, for each token, from a state that is not zero.
 
@@ -59,6 +75,24 @@ def token_by_token(formula, *names):
             S = wanted
 
     return claim
+
+
+def residuals(S, K, V, alpha, beta):
+    """All states of KDA's token loop, the first one included, and what each token writes along its key.
+
+    S: [V, K]   K, alpha: [C, K]   V: [C, V]   beta: [C]   returns C + 1 states and C rows [V].
+
+    >>> import numpy as np
+    >>> one = np.ones((2, 1))
+    >>> [float(r) for (r,) in residuals(one[:1], one, one * 3, one / 2, one[:, 0])[1]]
+    [2.5, 1.5]
+    """
+    states, rows = [S], []
+    for k, v, a, b in zip(K, V, alpha, beta):
+        S = states[-1] * a
+        rows.append((v - S @ k) * b)
+        states.append(S + rows[-1][:, None] * k[None, :])
+    return states, rows
 
 
 def agree(left, right, what, tolerance=1e-12):
@@ -84,6 +118,16 @@ def require(condition, what):
     """
     if not condition:
         raise Disagreement(what)
+
+
+def named(mutants, *prefixes):
+    """Those mutants whose names begin so.
+
+    >>> from kda_lab.proof.registry import Mutant
+    >>> [m.name for m in named([Mutant("no mask", len), Mutant("twice", len)], "no ")]
+    ['no mask']
+    """
+    return [m for m in mutants if m.name.startswith(prefixes)]
 
 
 def normal(*shape, seed=0, dtype=torch.float64):

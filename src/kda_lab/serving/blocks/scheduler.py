@@ -49,13 +49,38 @@ def hybrid(
     ring=None,
     attention_block=None,
 ):
-    """Settings of one attention group and ``states`` groups of recurrent states.
+    """Settings of one attention group, ``states`` groups of recurrent states and ``rings`` circular buffers.
 
-    block: tokens of a state's block, and of attention's unless ``attention_block`` is another   unit: tokens a hash,
-    the
-    smaller block's if None; one smaller than a state's block turns on hits inside blocks   rings: circular buffers, of
-    ``ring`` slots or as many as drafts need.   Raises ValueError when the unit does not divide the blocks, or when a
-    hit could end inside a pool of a ring.
+    What the server of vLLM 0.32.0 is started with; in brackets the default here, and the server's name:
+
+    * block: tokens of a state's block, and of attention's unless ``attention_block`` is another (640; ``--block-size``,
+      which the server rounds up until a state fits)
+    * blocks: blocks of the pool, the null block included (64; ``--num-gpu-blocks-override``, else from the memory)
+    * unit: tokens of a hash; one below a state's block turns on hits inside blocks (None: the smaller block;
+      ``--prefix-match-unit``)
+    * budget: tokens that a step runs at most, over all requests (8192; ``--max-num-batched-tokens``)
+    * requests: requests that run at once at most (8; ``--max-num-seqs``)
+    * long_prefill: tokens of one request's chunk at most, 0 for no limit (0; ``--long-prefill-token-threshold``)
+    * num_spec: drafted tokens a step (0; ``num_speculative_tokens`` of ``--speculative-config``)
+    * eagle: the drafter reads the model's hidden states and keeps rows of its own, so a hit gives up one unit (False;
+      ``method`` of ``--speculative-config``: "eagle", "mtp")
+    * retention: tokens between two states that are keyed; 0 keys those alone where a repeat or a shared prefix would
+      resume, None every full block (0; ``prefix_cache_retention_interval``)
+    * checkpoint_junction: a shared prefix that ends inside a block gets a state of its own (False;
+      ``--enable-mamba-shared-prefix-checkpoint``)
+
+    What follows from the model and its kernels:
+
+    * states: groups of states (1)
+    * rings, ring: groups of circular buffers, and tokens of one (0; None: as many as drafts need)
+    * attention_block: tokens of an attention block (None: ``block``)
+    * alignment: the kernel exports states inside a chunk, at multiples of so many tokens (None: it cannot)
+
+    And of the simulator alone:
+
+    * safe: never key a column that its chunk did not finish (True; False is what the server does)
+
+    Raises ValueError when the unit does not divide the blocks, or when a hit could end inside a pool of a ring.
 
     >>> hybrid(unit=64, states=2).splitting.fine, [g.kind for g in hybrid(states=2).groups]
     (True, ['attention', 'state', 'state'])

@@ -5,11 +5,13 @@ made.
 import torch
 
 from kda_lab.algebra import chunk, rollback
-from kda_lab.serving.drafts.replayssm import Traffic, block_ends, column_of
+from kda_lab.serving.drafts.replayssm import Recorded, block_ends, column_of
 
 
-class RecoverSSM:
-    """One request with one state and num_spec + 1 records; arguments and methods as for ``ReplaySSM``.
+class RecoverSSM(Recorded):
+    """One request with one state and num_spec + 1 records; methods as for `ReplaySSM`.
+
+    S: [H, V, K] after ``position`` tokens   num_spec: drafts a step at most   block, u, record: as for `Recorded`.
 
     >>> from kda_lab.serving.drafts.replayssm import Inputs
     >>> one = torch.ones(2, 1, 2, dtype=torch.float64)
@@ -20,25 +22,7 @@ class RecoverSSM:
     """
 
     def __init__(self, S, num_spec=0, position=0, block=None, u=None, record=None):
-        H, V, K = S.shape
-        T = num_spec + 1
-        self.block = block
-        self.u = S.new_zeros(T, H, V, dtype=u)
-        self.k, self.g = S.new_zeros(T, H, K, dtype=record), S.new_zeros(T, H, K, dtype=record)
-        self.home = column_of(position, block)
-        self.pool = {self.home: S.clone()}
-        self.position, self.verified = position, 0
-        self.traffic = Traffic()
-
-    @property
-    def S(self):
-        """The state after ``position`` tokens, [H, V, K]."""
-        return self.pool[self.home]
-
-    @property
-    def held(self):
-        """Bytes that the request holds."""
-        return sum(x.numel() * x.element_size() for x in (self.S, self.u, self.k, self.g))
+        super().__init__(S, num_spec + 1, position, block, u, record)
 
     def state(self):
         """The state, [H, V, K]."""
@@ -79,7 +63,3 @@ class RecoverSSM:
         outputs = self.verify(x)
         self.accept(1)
         return outputs
-
-    def cached(self, boundary):
-        """The state in the block that ends at ``boundary``; None if there is no such block."""
-        return self.pool.get(boundary // self.block - 1)

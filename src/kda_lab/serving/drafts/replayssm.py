@@ -70,12 +70,50 @@ def column_of(position, block):
     return max(ceil_div(position, block) - 1, 0) if block else 0
 
 
-class ReplaySSM:
+class Recorded:
+    """One request that keeps a state and rows for records, what `ReplaySSM` and `RecoverSSM` have in common.
+
+    S: [H, V, K] after ``position`` tokens   rows: records that it has room for   block: tokens of a block, None without
+    prefix caching   u, record: dtypes of the corrected value and of key and log decay; those of S if not given.
+
+    >>> memory = Recorded(torch.zeros(1, 3, 2), rows=4, position=20, block=16, record=torch.bfloat16)
+    >>> memory.home, memory.held == 4 * (3 * 2) + 4 * (4 * 3 + 2 * 2 + 2 * 2), memory.cached(16)
+    (1, True, None)
+    """
+
+    def __init__(self, S, rows, position=0, block=None, u=None, record=None):
+        H, V, K = S.shape
+        self.block = block
+        self.u = S.new_zeros(rows, H, V, dtype=u)
+        self.k, self.g = S.new_zeros(rows, H, K, dtype=record), S.new_zeros(rows, H, K, dtype=record)
+        # the state stands in one column, earlier columns are blocks that others may hit
+        self.home = column_of(position, block)
+        self.pool = {self.home: S.clone()}
+        self.position, self.verified = position, 0
+        self.traffic = Traffic()
+
+    @property
+    def S(self):
+        """The state that was written last, [H, V, K]."""
+        return self.pool[self.home]
+
+    @property
+    def held(self):
+        """Bytes that the request holds, its state and its records."""
+        return sum(x.numel() * x.element_size() for x in (self.S, self.u, self.k, self.g))
+
+    def cached(self, boundary):
+        """The state in the block that ends at ``boundary``, as a key would promise it; None if there is no such
+        block.
+        """
+        return self.pool.get(boundary // self.block - 1)
+
+
+class ReplaySSM(Recorded):
     """One request: ``step`` for a token that counts, ``verify`` and ``accept`` for a token with drafts behind it.
 
-    S: [H, V, K] after ``position`` tokens   L: records that the ring holds   block: tokens of a block, None without
-    prefix
-    caching   u, record: dtypes of the corrected value and of key and log decay; those of S if not given.
+    S: [H, V, K] after ``position`` tokens, the first checkpoint   L: records that the ring holds   block, u, record: as
+    for `Recorded`.   ValueError for a ring without a record.
 
     >>> one = torch.ones(1, 1, 2, dtype=torch.float64)
     >>> x = Inputs(one, one, one[..., :1] * 3, one * -1, one[..., 0])
@@ -86,32 +124,14 @@ class ReplaySSM:
     def __init__(self, S, L, position=0, block=None, u=None, record=None):
         if L < 1:
             raise ValueError(f"a ring holds at least one record, got L = {L}")
-        H, V, K = S.shape
-        self.L, self.block = L, block
-        self.u = S.new_zeros(L, H, V, dtype=u)
-        self.k, self.g = S.new_zeros(L, H, K, dtype=record), S.new_zeros(L, H, K, dtype=record)
-        # the checkpoint stands in one column, earlier columns are blocks that others may hit
-        self.home = column_of(position, block)
-        self.pool = {self.home: S.clone()}
-        # tokens behind the checkpoint, and tokens behind the state that it stands for with the ring
-        self.anchor = self.position = position
-        self.verified = self.flushes = 0
-        self.traffic = Traffic()
-
-    @property
-    def S(self):
-        """The checkpoint, [H, V, K]."""
-        return self.pool[self.home]
+        super().__init__(S, L, position, block, u, record)
+        # the checkpoint is the state after `anchor` tokens; with the ring it stands for that after `position`
+        self.L, self.anchor, self.flushes = L, position, 0
 
     @property
     def pending(self):
         """Records that count."""
         return self.position - self.anchor
-
-    @property
-    def held(self):
-        """Bytes that the request holds, checkpoint and ring."""
-        return sum(x.numel() * x.element_size() for x in (self.S, self.u, self.k, self.g))
 
     def records(self, n):
         """The first n records behind the checkpoint, in order: u [n, H, V], k, g [n, H, K]."""
@@ -153,7 +173,7 @@ class ReplaySSM:
         self.traffic.load(self.S, *self.records(self.pending))
         if self.pending + T > self.L:
             self.flush(self.position, loaded=True)
-        outputs = torch.stack([self.append(self.pending + t, *(row[t] for row in x)) for t in range(T)])
+        outputs = torch.stack([self.append(self.pending + t, *(a[t] for a in x)) for t in range(T)])
         self.verified = T
         return outputs
 
@@ -189,19 +209,12 @@ class ReplaySSM:
             self.flush(self.position, loaded=True)
         return outputs
 
-    def cached(self, boundary):
-        """The state in the block that ends at ``boundary``, as a key would promise it; None if there is no such
-        block.
-        """
-        return self.pool.get(boundary // self.block - 1)
-
 
 def drift(L, generator, tokens=128, size=24, u=None, record=None, given=None, gates="weak"):
     """How far an fp32 state is from the float64 loop after so many tokens, relative, the mean over the last 16 of them.
 
     L: None for the plain loop in fp32   size: K, and V + 1   u, record: dtypes as for ``ReplaySSM``   given: the dtype
-    in
-    which keys and log decays already arrive   gates: as in ``inputs``.
+    in which keys and log decays already arrive   gates: as in ``inputs``.
 
     >>> 0 < drift(4, torch.Generator().manual_seed(0), tokens=20, size=8) < 1e-6
     True

@@ -41,17 +41,17 @@ def slot(slots, accepted):
     return slots[accepted - 1]
 
 
-def window_rows(taps, num_spec):
-    """Rows of the convolution window in a state's block: the inputs that a later step may still need.
+def window_length(taps, num_spec):
+    """Inputs of the convolution in a window of a state's block: those that a later step may still need.
 
-    >>> window_rows(4, 0), window_rows(4, 3)
+    >>> window_length(4, 0), window_length(4, 3)
     (3, 6)
     """
     return taps - 1 + num_spec
 
 
 def window_offset(accepted):
-    """The first of the rows that precede the next input.
+    """The first of the window's inputs that precede the next one.
 
     >>> window_offset(1), window_offset(3)
     (0, 2)

@@ -5,7 +5,8 @@ import sys
 import textwrap
 
 from kda_lab.serving.plan import specs
-from kda_lab.serving.plan.plan import GIB, log_lines, plan, warnings
+from kda_lab.serving.plan.plan import GIB, log_lines, plan
+from kda_lab.serving.plan.warnings import warnings
 
 WIDTH = 100
 NUMBERS = {"auto": None, "float32": specs.FP32, "bfloat16": specs.BF16, "fp8": specs.FP8}
@@ -107,10 +108,10 @@ def document(p):
     }
 
 
-def rows(lines):
+def aligned(lines):
     """Lines of (what, value, why) with the first two columns aligned; the value to the right.
 
-    >>> print(rows([("block size", "640 tokens", "why"), ("page", "1,024 bytes", "")]))
+    >>> print(aligned([("block size", "640 tokens", "why"), ("page", "1,024 bytes", "")]))
     block size   640 tokens   why
     page        1,024 bytes
     """
@@ -119,7 +120,7 @@ def rows(lines):
 
 
 def sizes(p):
-    """The block size and where it comes from: lines for `rows`."""
+    """The block size and where it comes from: lines for `aligned`."""
     B, tokens = p.block_size, f"{p.block_size:,} tokens"
     whole = p.attention_page_bytes == B * p.token_bytes
     page = (
@@ -145,7 +146,7 @@ def sizes(p):
 
 
 def units(p):
-    """Bytes of a block, hash unit and scheduler's block: lines for `rows`."""
+    """Bytes of a block, hash unit and scheduler's block: lines for `aligned`."""
     widest = max(g.page for g in p.groups)
     steps = sorted({spec.alignment for g in p.groups for spec in g.specs} - {1})
     why = f"{widest:,} up to a multiple of {p.alignment:,} = lcm({', '.join(f'{x:,}' for x in steps)})"
@@ -164,7 +165,7 @@ def units(p):
 
 
 def capacity(p):
-    """What fits: lines for `rows`."""
+    """What fits: lines for `aligned`."""
     if p.num_blocks is None:
         return [("blocks", "-", "give --gpu-memory, the GiB left for the cache")]
     lines = [("blocks", f"{p.num_blocks:,}", f"{p.memory / GIB:g} GiB")]
@@ -201,9 +202,9 @@ def table(p):
     spec = f"{p.at.num_spec} drafted tokens" if p.at.num_spec else "no speculation"
     parts = [
         f"{p.facts.name}: one of {p.at.tp} ranks, {spec}",
-        rows(sizes(p) + units(p)),
+        aligned(sizes(p) + units(p)),
         group_table(p),
-        rows(capacity(p)),
+        aligned(capacity(p)),
     ]
     for title, lines in (("vLLM logs", log_lines(p)), ("warnings", warnings(p)), ("about the config", p.facts.notes)):
         if lines:

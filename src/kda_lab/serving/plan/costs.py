@@ -2,10 +2,10 @@
 speculate.
 
 Models of bytes, not measurements. Marconi: arXiv 2411.19379. ReplaySSM: dao-lab.ai/blog/2026/replayssm. RecoverSSM:
-vLLM
-0.32.0 for Kimi K3. S: bytes of a state of one layer   r: bytes of what one token adds to it (a record)   L: records
-that a
-ring holds   T: tokens of a verified step, one and the drafted ones.
+vLLM 0.32.0 for Kimi K3.
+
+state: bytes of a state S of one layer   record: bytes of what one token adds to it   L: records that a ring holds
+T: tokens of a verified step, one and the drafted ones.
 """
 
 from math import sqrt
@@ -87,7 +87,7 @@ def eviction_score(recency, saved, alpha):
 
 
 def state_bytes(heads, K, V, number=FP32):
-    """S of one layer.
+    """Bytes of a state S [V, K] of each head of one layer; number: bytes of an entry.
 
     >>> state_bytes(8, 128, 128)
     524288
@@ -96,8 +96,8 @@ def state_bytes(heads, K, V, number=FP32):
 
 
 def record_bytes(heads, K, V, u=FP32, k=BF16, gates=None, gate=BF16):
-    """What one token adds: the corrected value u [V], the key k [K], and `gates` log decays a head (K for KDA, 1 for
-    GDN).
+    """Bytes of what one token adds: for each head the corrected value u [V], the key k [K], and `gates` log decays, K
+    of them (KDA) if None, 1 for GDN.   u, k, gate: bytes of a number of each.
 
     >>> record_bytes(8, 128, 128), record_bytes(8, 128, 128, u=BF16, gates=1, gate=FP32)
     (8192, 4128)
@@ -106,17 +106,17 @@ def record_bytes(heads, K, V, u=FP32, k=BF16, gates=None, gate=BF16):
     return heads * (V * u + K * k + gates * gate)
 
 
-def baseline_step(S):
-    """Bytes of a decode step that reads the state and writes it: 2 S.
+def baseline_step(state):
+    """Bytes of a decode step that reads the state and writes it: 2 state.
 
     >>> baseline_step(524_288)
     1048576
     """
-    return 2 * S
+    return 2 * state
 
 
-def replay_step(S, r, L):
-    """Mean bytes of a step that reads an old state and replays a ring: S + S / L + r + r (L - 1) / 2.
+def replay_step(state, record, L):
+    """Mean bytes of a step that reads an old state and replays a ring: state + state / L + record + record (L - 1) / 2.
 
     The state is read each step and written once in L; a record is written each step, and (L - 1) / 2 are read on
     average.
@@ -124,35 +124,35 @@ def replay_step(S, r, L):
     >>> replay_step(524_288, 8_192, 11) / baseline_step(524_288) < 0.6
     True
     """
-    return S + S / L + r + r * (L - 1) / 2
+    return state + state / L + record + record * (L - 1) / 2
 
 
-def best_ring(S, r):
-    """The ring with the least traffic: L = sqrt(2 S / r), where the write that is saved equals the replay that is
-    added.
+def best_ring(state, record):
+    """The ring with the least traffic, in records: L = sqrt(2 state / record), where the write that is saved equals the
+    replay that is added.
 
     >>> round(best_ring(524_288, 8_192), 2)
     11.31
     """
-    return sqrt(2 * S / r)
+    return sqrt(2 * state / record)
 
 
-def replay_wins(S, r, L) -> bool:
-    """Whether replaying moves fewer bytes than writing: S (1 - 1 / L) > r (L + 1) / 2.
+def replay_wins(state, record, L) -> bool:
+    """Whether replaying moves fewer bytes than writing: state (1 - 1 / L) > record (L + 1) / 2.
 
     >>> replay_wins(524_288, 8_192, 1), replay_wins(524_288, 8_192, 2)
     (False, True)
     """
-    return r * (L + 1) / 2 < S * (1 - 1 / L)
+    return record * (L + 1) / 2 < state * (1 - 1 / L)
 
 
-def speedup(S, r, L):
+def speedup(state, record, L):
     """Bytes of the baseline for each byte of replay; below 2 for every ring.
 
     >>> [round(speedup(524_288, 8_192, L), 3) for L in (1, 2, 11, 64)]
     [0.992, 1.313, 1.688, 1.313]
     """
-    return baseline_step(S) / replay_step(S, r, L)
+    return baseline_step(state) / replay_step(state, record, L)
 
 
 def flushes_per_token(L, B):
@@ -164,51 +164,51 @@ def flushes_per_token(L, B):
     return ceil_div(B, L) / B
 
 
-def slots_step(S, T):
+def slots_step(state, T):
     """Bytes of a verified step with a slot for each token: read one state, write T.
 
     >>> slots_step(524_288, 4)
     2621440
     """
-    return S + T * S
+    return state + T * state
 
 
-def replay_verify(S, r, T):
-    """Bytes of a verified step that only writes records: S + T r; the flush is paid later.
+def replay_verify(state, record, T):
+    """Bytes of a verified step that only writes records: state + T record; the flush is paid later.
 
     >>> replay_verify(524_288, 8_192, 4)
     557056
     """
-    return S + T * r
+    return state + T * record
 
 
-def recover_commit(S, r, T):
+def recover_commit(state, record, T):
     """Bytes of the commit after sampling: read the state and T records, write the state at the accepted token.
 
     >>> recover_commit(524_288, 8_192, 4)
     1081344
     """
-    return 2 * S + T * r
+    return 2 * state + T * record
 
 
-def recover_step(S, r, T):
-    """Bytes of a step of RecoverSSM, which always commits: 3 S + 2 T r.
+def recover_step(state, record, T):
+    """Bytes of a step of RecoverSSM, which always commits: 3 state + 2 T record.
 
     >>> [round(slots_step(524_288, T) / recover_step(524_288, 8_192, T), 2) for T in (1, 2, 3, 8)]
     [0.66, 0.98, 1.29, 2.77]
     """
-    return replay_verify(S, r, T) + recover_commit(S, r, T)
+    return replay_verify(state, record, T) + recover_commit(state, record, T)
 
 
-def slots_memory(S, T):
-    """Bytes that a request holds with a slot for each token: T S."""
-    return T * S
+def slots_memory(state, T):
+    """Bytes that a request holds with a slot for each token: T state."""
+    return T * state
 
 
-def recover_memory(S, r, T):
-    """Bytes that a request holds with one state and T records: S + T r.
+def recover_memory(state, record, T):
+    """Bytes that a request holds with one state and T records: state + T record.
 
     >>> round(slots_memory(524_288, 4) / recover_memory(524_288, 8_192, 4), 2)
     3.76
     """
-    return S + T * r
+    return state + T * record

@@ -287,11 +287,11 @@ def block_units(groups, prefix_match_unit=None):
             f"prefix_match_unit={unit} must divide the blocks of all groups that hold prefixes, {sorted(set(hashed))}"
         )
     units = Units(lcm(*sizes), unit)
-    rows = {spec.per_state for g in groups if g.cacheable for spec in g.specs}
-    if any(hit_alignment(groups, units) % row for row in rows):
+    spans = {spec.per_state for g in groups if g.cacheable for spec in g.specs}
+    if any(hit_alignment(groups, units) % span for span in spans):
         raise ValueError(
-            f"prefix_match_unit={unit} would end hits inside a row of {max(rows)} tokens; use a multiple of "
-            f"{lcm(*rows)}"
+            f"prefix_match_unit={unit} would end hits inside a row of {max(spans)} tokens; use a multiple of "
+            f"{lcm(*spans)}"
         )
     return units
 

@@ -8,7 +8,7 @@ import torch
 
 from kda_lab import rules
 from kda_lab.serving.drafts.replayssm import Inputs
-from kda_lab.serving.drafts.speculation import window_offset, window_rows
+from kda_lab.serving.drafts.speculation import window_offset, window_length
 from kda_lab.serving.run import tinymodel as tiny
 
 
@@ -28,15 +28,15 @@ class Model:
         self.scores = torch.from_numpy(tiny.embed(range(vocabulary), 0, heads * tiny.V).copy())  # [vocabulary, H V]
 
     def inputs(self, window, tokens):
-        """Inputs of the memory, and the rows of the convolution: the window's and the tokens' own.
+        """Inputs of the memory, and those of the convolution: the window's and the tokens' own.
 
         window: [H, TAPS - 1, MIXED]   tokens: T ids   returns Inputs, [H, TAPS - 1 + T, MIXED].
         """
         raw = [tiny.embed(tokens, head + 1, tiny.CHANNELS) for head in range(self.heads)]
         parts = zip(*(tiny.layer_inputs(w, x) for w, x in zip(window, raw)))
         q, k, v, alpha, beta = (torch.from_numpy(np.stack(part, 1)) for part in parts)  # [T, H, ...]
-        rows = np.stack([np.concatenate([w, x[:, : tiny.MIXED]]) for w, x in zip(window, raw)])
-        return Inputs(q, k, v, alpha.log(), beta), rows
+        mixed = np.stack([np.concatenate([w, x[:, : tiny.MIXED]]) for w, x in zip(window, raw)])
+        return Inputs(q, k, v, alpha.log(), beta), mixed
 
     def sample(self, o):
         """The next token, from the outputs [H, V] of one."""
@@ -46,11 +46,11 @@ class Model:
         """State, window and next token behind a prompt; from zero, or from the state and window of an earlier part."""
         S = torch.zeros(self.heads, tiny.V, tiny.K, dtype=torch.float64) if S is None else S
         window = np.zeros((self.heads, tiny.TAPS - 1, tiny.MIXED)) if window is None else window
-        x, rows = self.inputs(window, prompt)
+        x, mixed = self.inputs(window, prompt)
         for t in range(len(prompt)):
             both = [rules.kda(S[h], *(a[t, h] for a in (x.q, x.k, x.v, x.g.exp(), x.beta))) for h in range(self.heads)]
             S, o = (torch.stack(part) for part in zip(*both))
-        return S, rows[:, 1 - tiny.TAPS :], self.sample(o)
+        return S, mixed[:, 1 - tiny.TAPS :], self.sample(o)
 
 
 class Decoded(NamedTuple):
@@ -96,20 +96,20 @@ def decode(model, make, prompt, count, drafter=None, leftover=False):
     S, window, token = model.prefill(body)
     memory = make(S, len(body))
     if leftover:
-        x, rows = model.inputs(window, prompt[-1:])
+        x, mixed = model.inputs(window, prompt[-1:])
         token = model.sample(memory.step(x, prompt=True)[0])
-        window = rows[:, 1:]
+        window = mixed[:, 1:]
     tokens, accepted = [token], []
     while len(tokens) < count:
         drafts = list(drafter(tokens)) if drafter else []
-        x, rows = model.inputs(window, [tokens[-1], *drafts])
+        x, mixed = model.inputs(window, [tokens[-1], *drafts])
         outputs = memory.verify(x) if drafts else memory.step(x)
         new = agreed(model, outputs, drafts)
         if drafts:
             memory.accept(len(new))
-        # the oldest row has left; as many as a step with these drafts keeps
-        kept = rows[:, 1:]
-        assert kept.shape[1] == window_rows(tiny.TAPS, len(drafts))
+        # the oldest input has left; as many as a step with these drafts keeps
+        kept = mixed[:, 1:]
+        assert kept.shape[1] == window_length(tiny.TAPS, len(drafts))
         offset = window_offset(len(new))
         window = kept[:, offset : offset + tiny.TAPS - 1]
         tokens += new

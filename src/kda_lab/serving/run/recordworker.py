@@ -44,8 +44,8 @@ class RecordWorker(Worker):
     def __init__(self, scheduler, library):
         super().__init__(scheduler, library)
         self.checks = CloseChecks(self, library)
-        # (request, group) -> memory, and the rows of the convolution of its last step with the token before them
-        self.memories, self.rows = {}, {}
+        # (request, group) -> memory, and the inputs of the convolution of its last step with the token before them
+        self.memories, self.inputs = {}, {}
         self.traffic = 0
 
     def memory_of(self, manager, chunk, S):
@@ -85,9 +85,9 @@ class RecordWorker(Worker):
         )
         x = Inputs(q, k, v, alpha.log(), beta)
         outputs = memory.verify(x) if chunk.drafts else memory.step(x)
-        rows = np.concatenate([window, raw[:, : tiny.MIXED]])
-        self.rows[name, manager.index] = rows
-        self.write_state(table[self.column[name]], np.full((tiny.V, tiny.K), np.nan), rows[1:], name)
+        inputs = np.concatenate([window, raw[:, : tiny.MIXED]])
+        self.inputs[name, manager.index] = inputs
+        self.write_state(table[self.column[name]], np.full((tiny.V, tiny.K), np.nan), inputs[1:], name)
         return lambda i: outputs[i, 0].numpy()
 
     def after_sampling(self, chunk, accepted):
@@ -109,7 +109,7 @@ class RecordWorker(Worker):
                 memory.accept(max(len(sampled), 1))
             for end in block_ends(chunk.start, memory.position, manager.block):
                 n = end - chunk.start
-                window = self.rows[name, manager.index][n : n + tiny.TAPS - 1]
+                window = self.inputs[name, manager.index][n : n + tiny.TAPS - 1]
                 self.write_state(table[end // manager.block - 1], memory.cached(end)[0].numpy(), window, name)
 
     def drop(self, name, group):

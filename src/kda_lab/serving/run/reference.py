@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kda_lab.serving.blocks.ring import POOL
 from kda_lab.serving.run import tinymodel as tiny
 
 
@@ -55,10 +56,10 @@ class Reference:
         return self.states[group][n]
 
     def window(self, group, n):
-        """The rows that the convolution reads before token n, [TAPS - 1, MIXED]; zeros before the first token."""
+        """The inputs that the convolution reads before token n, [TAPS - 1, MIXED]; zeros before the first token."""
         w = tiny.TAPS - 1
-        rows = self.inputs[group][max(n - w, 0) : n, : tiny.MIXED]
-        return np.concatenate([np.zeros((w - len(rows), tiny.MIXED)), rows])
+        inputs = self.inputs[group][max(n - w, 0) : n, : tiny.MIXED]
+        return np.concatenate([np.zeros((w - len(inputs), tiny.MIXED)), inputs])
 
     def output(self, position):
         """What the model puts out at a position: one part a group."""
@@ -69,7 +70,7 @@ class Reference:
             elif kind == "state":
                 parts.append(self.read[g][position])
             else:
-                parts.append(tiny.pool_key(self.rows[g][position // tiny.POOL * tiny.POOL : position + 1]))
+                parts.append(tiny.pool_key(self.rows[g][position // POOL * POOL : position + 1]))
         return np.concatenate(parts)
 
     def length_of(self, group, S):

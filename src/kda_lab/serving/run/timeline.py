@@ -124,13 +124,13 @@ def lines(frames):
     1  A  [0, 640)    1 | 2      S@640
     2  A  [640, 700)  1 3 | 2 4  S@640 S@700
     """
-    rows = []
+    cells = []
     for step in frames:
         for chunk in step["chunks"]:
             tables = step["tables"][chunk["request"]]
             holds = [step["blocks"][b]["holds"] for ids in tables for b in ids if b]
             ids = " | ".join(" ".join(str(b) if b else "." for b in group) for group in tables)
             states = " ".join(text for text in holds if text.startswith("S@") or text == "?")
-            rows.append([f"{step['step']}", chunk["request"], f"[{chunk['start']}, {chunk['end']})", ids, states])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+            cells.append([f"{step['step']}", chunk["request"], f"[{chunk['start']}, {chunk['end']})", ids, states])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]

@@ -61,15 +61,15 @@ def unit_length(x):
 def layer_inputs(window, raw):
     """What the recurrence reads of T tokens.
 
-    window: [TAPS - 1, MIXED] rows before the first   raw: [T, CHANNELS] from ``embed``.
+    window: [TAPS - 1, MIXED], the inputs of the tokens before   raw: [T, CHANNELS] from ``embed``.
     Returns q, k [T, K], v [T, V], alpha [T, K] in (0, 1], beta [T] in [0, 1).
 
     >>> [x.shape for x in layer_inputs(np.zeros((3, 8)), embed(range(5), 1, CHANNELS))]
     [(5, 3), (5, 3), (5, 2), (5, 3), (5,)]
     """
-    rows = np.concatenate([window, raw[:, :MIXED]])  # [TAPS - 1 + T, MIXED]
+    inputs = np.concatenate([window, raw[:, :MIXED]])  # [TAPS - 1 + T, MIXED]
     T = len(raw)
-    mixed = squash(sum(rows[a : a + T] * CONVOLUTION[a] for a in range(TAPS)))  # [T, MIXED]
+    mixed = squash(sum(inputs[a : a + T] * CONVOLUTION[a] for a in range(TAPS)))  # [T, MIXED]
     gates = (raw[:, MIXED:] + 1.0) * 0.5  # [T, K + 1] in [0, 1)
     alpha = 1.0 - gates[:, :K] * SPANS
     return unit_length(mixed[:, :K]), unit_length(mixed[:, K : 2 * K] * SHARES), mixed[:, 2 * K :], alpha, gates[:, K]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from kda_lab.serving.blocks.chunking import checkpoint_column
-from kda_lab.serving.drafts.speculation import boundary_copy, running_column, window_offset, window_rows
+from kda_lab.serving.blocks.ring import POOL
+from kda_lab.serving.drafts.speculation import boundary_copy, running_column, window_offset, window_length
 from kda_lab.serving.run import tinymodel as tiny
 from kda_lab.serving.run.checks import Checks
 
@@ -83,8 +84,8 @@ class Worker:
         content = self.memory.get(block)
         if isinstance(content, StateBlock):
             return content
-        rows = window_rows(tiny.TAPS, self.settings.num_spec)
-        return StateBlock(np.full((tiny.V, tiny.K), np.nan), np.full((rows, tiny.MIXED), np.nan))
+        length = window_length(tiny.TAPS, self.settings.num_spec)
+        return StateBlock(np.full((tiny.V, tiny.K), np.nan), np.full((length, tiny.MIXED), np.nan))
 
     def rows_of(self, block, size):
         """The rows of an attention block or a ring, [size, 2 WIDTH + 1], the last number the drafter's."""
@@ -135,15 +136,15 @@ class Worker:
     def copy_state(self, name, table, running, slot, target):
         """Column ``target`` gets the state of a slot, ``slot`` columns after the running one, and its window.
 
-        The windows of all slots lie in the running column's block, each one row after the other.
+        The windows of all slots lie in the running column's block, each one input after the other.
         """
         S, window = self.state_of(table[running + slot]).S, self.state_of(table[running]).window
         self.write_state(table[target], S, window[slot : slot + tiny.TAPS - 1], name)
 
-    def write_state(self, block, S, rows, writer):
-        """A state and the first rows of its window."""
-        window = np.zeros((window_rows(tiny.TAPS, self.settings.num_spec), tiny.MIXED))
-        window[: len(rows)] = rows
+    def write_state(self, block, S, inputs, writer):
+        """A state and the first inputs of its window."""
+        window = np.zeros((window_length(tiny.TAPS, self.settings.num_spec), tiny.MIXED))
+        window[: len(inputs)] = inputs
         self.write(block, StateBlock(S.copy(), window), writer)
 
     def forward(self, chunk, offset):
@@ -182,9 +183,7 @@ class Worker:
         pooled = []
         for i, t in enumerate(range(chunk.start, chunk.end)):
             rows[t % B, : 2 * tiny.WIDTH] = new[i]
-            pooled.append(
-                tiny.pool_key(rows[[p % B for p in range(t // tiny.POOL * tiny.POOL, t + 1)], : 2 * tiny.WIDTH])
-            )
+            pooled.append(tiny.pool_key(rows[[p % B for p in range(t // POOL * POOL, t + 1)], : 2 * tiny.WIDTH]))
         self.write(block, rows, chunk.request.name)
         return lambda i: pooled[i]
 
@@ -195,7 +194,7 @@ class Worker:
         S, window = self.initial(manager, chunk, table)
         raw = tiny.embed(tokens, manager.index, tiny.CHANNELS)
         states, outputs = tiny.run_state(S, window, raw)
-        # row j + TAPS - 2 is that of the chunk's token j
+        # input j + TAPS - 2 is that of the chunk's token j
         inputs = np.concatenate([window, raw[:, : tiny.MIXED]])
         if chunk.checkpoint is not None:
             n, column = self.exported(chunk, offset), checkpoint_column(chunk.end, manager.block)
@@ -204,8 +203,8 @@ class Worker:
         first = chunk.n - drafts
         for slot in range(drafts + 1):
             # the first slot's block has the window of the whole step
-            rows = inputs[first : first + tiny.TAPS - 1 + (drafts if slot == 0 else 0)]
-            self.write_state(table[running + slot], states[first + slot - 1], rows, name)
+            kept = inputs[first : first + tiny.TAPS - 1 + (drafts if slot == 0 else 0)]
+            self.write_state(table[running + slot], states[first + slot - 1], kept, name)
         return lambda i: outputs[i]
 
     def initial(self, manager, chunk, table):
@@ -227,7 +226,7 @@ class Worker:
         return self.accepted[name]
 
     def window_start(self, accepted):
-        """The first row of the window that belongs to the accepted slot."""
+        """The first input of the window that belongs to the accepted slot."""
         return window_offset(accepted)
 
     def drafts(self, chunk):

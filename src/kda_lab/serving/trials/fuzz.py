@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from kda_lab.serving.blocks.ring import POOL
 from kda_lab.serving.blocks.scheduler import hybrid
 from kda_lab.serving.run import tinymodel as tiny
 from kda_lab.serving.run.engine import Engine
@@ -49,7 +50,7 @@ def random_settings(rng):
         checkpoint_junction=bool(rng.integers(2)),
         long_prefill=int(rng.choice([0, 0, block + 1])),
         requests=int(rng.integers(1, 7)),
-        rings=int(rng.integers(2)) if unit % tiny.POOL == 0 else 0,
+        rings=int(rng.integers(2)) if unit % POOL == 0 else 0,
         attention_block=attention_block,
     )
 

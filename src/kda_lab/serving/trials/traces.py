@@ -132,7 +132,7 @@ def check_events(events):
 
 
 def prompt_of(event):
-    """The prompt of an ``add`` event, or of a ``probe`` that has one: ranges [first token, count] in a row.
+    """The prompt of an ``add`` event, or of a ``probe`` that has one: ranges [first token, count], one after the other.
 
     >>> prompt_of({"prompt_ranges": [[0, 2], [100, 3]]})
     [0, 1, 100, 101, 102]

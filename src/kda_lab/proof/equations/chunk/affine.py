@@ -4,8 +4,8 @@ import numpy as np
 
 from kda_lab import rules
 from kda_lab.algebra import affine
-from kda_lab.proof.engines import Disagreement, Real, run_claim, stack
-from kda_lab.proof.equations.common import matrix
+from kda_lab.proof.engines import Real, run_claim, stack
+from kda_lab.proof.equations.common import matrix, require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant, wrong
 from kda_lab.proof.words import same_words, words
 
@@ -70,8 +70,10 @@ def prove_composition(compose):
         same_words(compose(nothing, (T1, H1))[part][0, 0], (T1, H1)[part][0, 0])
         same_words(compose((T1, H1), nothing)[part][0, 0], (T1, H1)[part][0, 0])
     swapped = compose((T2, H2), (T1, H1))
-    if (swapped[0] - T)[0, 0] == 0 or (swapped[1] - H)[0, 0] == 0:
-        raise Disagreement("the order of two steps was expected to matter")
+    require(
+        not ((swapped[0] - T)[0, 0] == 0 or (swapped[1] - H)[0, 0] == 0),
+        "the order of two steps was expected to matter",
+    )
 
 
 def claim_composition(x, compose):
@@ -91,10 +93,18 @@ def claim_composition(x, compose):
 def check_composition(compose):
     for weak in (False, True):
         run_claim(
-            Real(weak=weak), "S:V,K k:C,K v:C,V alpha:C,K beta:C", {"C": 7, "K": 4, "V": 4}, claim_composition, compose
+            Real(weak=weak),
+            "S:V,K k:C,K v:C,V alpha:C,K=decay beta:C=gate",
+            {"C": 7, "K": 4, "V": 4},
+            claim_composition,
+            compose,
         )
         run_claim(
-            Real(weak=weak), "S:V,K k:C,K v:C,V alpha:C,K beta:C", {"C": 7, "K": 4, "V": 3}, claim_composition, compose
+            Real(weak=weak),
+            "S:V,K k:C,K v:C,V alpha:C,K=decay beta:C=gate",
+            {"C": 7, "K": 4, "V": 3},
+            claim_composition,
+            compose,
         )
 
 
@@ -120,7 +130,7 @@ EQUATIONS = [
         "T = Diag(alpha)(I - beta k k^T): channel e of the old state feeds channel c by alpha_e (delta_ec - beta "
         "k_e k_c).",
         KIMI,
-        shapes="k:K alpha:K gamma: beta:",
+        shapes="k:K alpha:K=decay gamma=decay beta=gate",
         claim=claim_transition,
         subject=affine.transition,
         ring=[{"K": 3}, {"K": 1}],
@@ -141,7 +151,7 @@ EQUATIONS = [
         "kda-increment",
         "H = beta v k^T.",
         KIMI,
-        shapes="k:K v:V beta:",
+        shapes="k:K v:V beta=gate",
         claim=claim_increment,
         subject=affine.increment,
         ring=[{"K": 2, "V": 2}],
@@ -156,7 +166,7 @@ EQUATIONS = [
         "kda-affine",
         "One token of KDA, and of Gated DeltaNet, is S T + H.",
         KIMI,
-        shapes="S:V,K k:K v:V alpha:K gamma: beta:",
+        shapes="S:V,K k:K v:V alpha:K=decay gamma=decay beta=gate",
         claim=claim_step,
         subject=step,
         ring=[{"K": 3, "V": 2}],
@@ -197,7 +207,7 @@ EQUATIONS = [
         "affine-fold",
         "A chunk is the composition of its parts, cut anywhere.",
         SCAN,
-        shapes="S:V,K k:C,K v:C,V alpha:C,K gamma:C beta:C",
+        shapes="S:V,K k:C,K v:C,V alpha:C,K=decay gamma:C=decay beta:C=gate",
         claim=claim_fold,
         subject=affine.fold,
         ring=[{"C": 3, "K": 2, "V": 1}],

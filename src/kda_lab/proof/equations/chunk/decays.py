@@ -5,7 +5,6 @@ import torch
 from kda_lab import rules
 from kda_lab.algebra import affine, chunk
 from kda_lab.parts import decay
-from kda_lab.proof.engines import Disagreement
 from kda_lab.proof.equations.chunk.mutants import (
     full_square,
     late_decay_to_end,
@@ -13,6 +12,7 @@ from kda_lab.proof.equations.chunk.mutants import (
     scores_dropping_last_decay,
     scores_keeping_own_decay,
 )
+from kda_lab.proof.equations.common import require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 
 KIMI = "Kimi Linear (2025), section 3"
@@ -66,8 +66,10 @@ def check_blocked_scores(scores):
             g = -low * torch.rand(C, 6, generator=generator, dtype=torch.float64)
             exact = decay.pairwise_scores(x[0], x[1], g)
             got = scores(x[0], x[1], g)
-            if not torch.allclose(got, exact, rtol=1e-12, atol=1e-13):
-                raise Disagreement(f"C = {C}, gates down to -{low}: off by {(got - exact).abs().max():.1e}")
+            require(
+                torch.allclose(got, exact, rtol=1e-12, atol=1e-13),
+                f"C = {C}, gates down to -{low}: off by {(got - exact).abs().max():.1e}",
+            )
 
 
 def check_blocked_scores_fp32(scores):
@@ -78,8 +80,7 @@ def check_blocked_scores_fp32(scores):
     exact = decay.pairwise_scores(x[0].double(), x[1].double(), g.double())
     got = scores(x[0], x[1], g).double()
     # 1e-5: rounding of exponents up to 75 in fp32 (75 * 2^-24 = 4e-6), and of a sum of 6 products
-    if not (got - exact).abs().max() <= 1e-5 * exact.abs().max():
-        raise Disagreement(f"off by {(got - exact).abs().max():.1e}")
+    require((got - exact).abs().max() <= 1e-5 * exact.abs().max(), f"off by {(got - exact).abs().max():.1e}")
 
 
 def check_range(scores):
@@ -97,8 +98,7 @@ def check_prefix_products(prefix):
     generator = torch.Generator().manual_seed(2)
     g = -torch.rand(9, 4, generator=generator, dtype=torch.float64)
     error = (prefix(g).exp() - chunk.decay_from_start(g.exp())).abs().max().item()
-    if not error <= 1e-14:
-        raise Disagreement(f"exp of the prefix sums is off the products by {error:.1e}")
+    require(error <= 1e-14, f"exp of the prefix sums is off the products by {error:.1e}")
 
 
 def check_pairwise(scores):
@@ -106,16 +106,16 @@ def check_pairwise(scores):
     x = torch.randn(2, 12, 5, generator=generator, dtype=torch.float64)
     g = -3 * torch.rand(12, 5, generator=generator, dtype=torch.float64)
     error = (scores(x[0], x[1], g) - chunk.decayed_scores(x[0], x[1], g.exp())).abs().max().item()
-    if not error <= 1e-12:
-        raise Disagreement(f"log-domain scores are off the products by {error:.1e}")
+    require(error <= 1e-12, f"log-domain scores are off the products by {error:.1e}")
 
 
 def check_diagonal_block(plan):
     """plan: (block, lower bound). A diagonal block whose reference is its first token stays finite in fp32."""
     block, lower_bound = plan
     factor = torch.exp(torch.tensor(decay.largest_exponent(lower_bound, block - 1)))
-    if not torch.isfinite(factor):
-        raise Disagreement(f"a factor of e^{decay.largest_exponent(lower_bound, block - 1):.0f} overflows fp32")
+    require(
+        torch.isfinite(factor), f"a factor of e^{decay.largest_exponent(lower_bound, block - 1):.0f} overflows fp32"
+    )
 
 
 def check_overflow(tokens):
@@ -124,16 +124,18 @@ def check_overflow(tokens):
         for g in (-5.0, -1.0, -0.3):
             n = tokens(g, dtype)
             factor = torch.exp(torch.tensor([-g * n, -g * (n + 1)], dtype=torch.float64)).to(dtype)
-            if not (torch.isfinite(factor[0]) and torch.isinf(factor[1])):
-                raise Disagreement(f"{dtype} at g = {g}: not the limit at {n} tokens")
+            require(
+                bool(torch.isfinite(factor[0]) and torch.isinf(factor[1])),
+                f"{dtype} at g = {g}: not the limit at {n} tokens",
+            )
     # a product of factors that are zero and infinite is nan, and no mask afterwards repairs it
     G = decay.prefix_sums(torch.full((40, 1), -5.0))
     one = torch.ones(40, 1)
-    if (
-        not torch.isnan(unmasked_products(one, one, torch.full((40, 1), -5.0))).any()
-        or not torch.isinf((-G).exp()).any()
-    ):
-        raise Disagreement("split factors were expected to overflow at 40 tokens of -5")
+    product = unmasked_products(one, one, torch.full((40, 1), -5.0))
+    require(
+        torch.isnan(product).any() and torch.isinf((-G).exp()).any(),
+        "split factors were expected to overflow at 40 tokens of -5",
+    )
 
 
 def check_cleared_channel(scores):
@@ -144,8 +146,7 @@ def check_cleared_channel(scores):
         alpha = 0.2 + 0.8 * torch.rand(12, 5, generator=generator, dtype=torch.float64)
         alpha[token, 2] = 0
         error = (scores(x[0], x[1], alpha.log()) - chunk.decayed_scores(x[0], x[1], alpha)).abs().max().item()
-        if not error <= 1e-12:
-            raise Disagreement(f"cleared at token {token}: off by {error:.1e}")
+        require(error <= 1e-12, f"cleared at token {token}: off by {error:.1e}")
 
 
 def prefix_differences(X, Y, g):
@@ -162,7 +163,7 @@ EQUATIONS = [
         "decay-prefix",
         "The decay from the start of the chunk to token i is the product over tokens 1..i.",
         KIMI,
-        shapes="alpha:C,K",
+        shapes="alpha:C,K=decay",
         claim=claim_decay_prefix,
         subject=chunk.decay_from_start,
         ring=[{"C": 4, "K": 2}],
@@ -190,7 +191,7 @@ EQUATIONS = [
         "decay-to-end",
         "The decay from token j to the end of the chunk runs over tokens j+1..C.",
         KIMI,
-        shapes="alpha:C",
+        shapes="alpha:C=decay",
         claim=claim_decay_to_end,
         subject=chunk.decay_to_end,
         ring=[{"C": 5}],
@@ -203,7 +204,7 @@ EQUATIONS = [
         "scalar-decay-mask",
         "With one decay a head, all decays of a chunk are one lower triangular matrix.",
         DELTA,
-        shapes="alpha:C",
+        shapes="alpha:C=decay",
         claim=claim_scalar_mask,
         subject=chunk.decay_between,
         ring=[{"C": 5}],
@@ -216,7 +217,7 @@ EQUATIONS = [
         "decayed-scores",
         "A score between tokens j and i is a sum over channels, each decayed over tokens j+1..i.",
         KIMI,
-        shapes="q:C,K k:C,K alpha:C,K",
+        shapes="q:C,K k:C,K alpha:C,K=decay",
         claim=claim_scores,
         subject=chunk.decayed_scores,
         ring=[{"C": 4, "K": 2}],
@@ -278,7 +279,7 @@ EQUATIONS = [
         "diagonal-products",
         "A diagonal matrix next to a vector is an elementwise product; diagonals commute.",
         KIMI,
-        shapes="S:V,K k:K v:V alpha1:K alpha2:K",
+        shapes="S:V,K k:K v:V alpha1:K=decay alpha2:K=decay",
         claim=claim_diagonals,
         subject=lambda a, b: a * b,
         ring=[{"K": 3, "V": 2}],

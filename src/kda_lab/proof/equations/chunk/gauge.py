@@ -8,11 +8,10 @@ from kda_lab import rules
 from kda_lab.algebra import chunk
 from kda_lab.parts import decay
 from kda_lab.proof.engines import stack
-from kda_lab.proof.equations.common import require
+from kda_lab.proof.equations.common import KDA_TOKENS, require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 DERIVED = "derived here; Yang et al. (2023) use the same division for gated linear attention"
-SHAPES = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
 FIELD = [{"C": 9, "K": 3, "V": 2}, {"C": 24, "K": 4, "V": 2}]
 REAL = [{"C": 4, "K": 4, "V": 3}]
 
@@ -104,7 +103,7 @@ EQUATIONS = [
         "gauge",
         "In units that decay with the state, S e^-G, KDA has no gates: it reads with k e^G and writes with k e^-G.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_gauge,
         subject=gauge,
         field_sizes=FIELD,
@@ -125,7 +124,7 @@ EQUATIONS = [
         "gauge-chunk",
         "The chunk form in one line a term: A = tril(B K_in K_out^T, -1), M = tril(Q_in K_out^T), K_g = K_out D_C.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_chunk,
         subject=gauge_chunk,
         field_sizes=FIELD,

@@ -3,21 +3,13 @@
 import torch
 
 from kda_lab.algebra import affine, chunk, triangular
-from kda_lab.proof.engines import Disagreement
+from kda_lab.proof.equations.common import lower_unit, require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 
 KIMI = "Kimi Linear (2025), section 3"
 DELTA = "Yang et al. (2024), Parallelizing linear transformers with the delta rule"
 SQUARE = "a:C,C"
 SIZES = [{"C": 3}, {"C": 4}]
-
-
-def lower_unit(A):
-    """I + A as an array."""
-    out = A * 1
-    for i in range(len(A)):
-        out[i, i] = out[i, i] + 1
-    return out
 
 
 def claim_unit_inverse(x, inverse):
@@ -60,8 +52,7 @@ def check_inverse_bound(bound):
         alpha = torch.rand(C, K, generator=generator, dtype=torch.float64) ** (0 if trial % 4 == 0 else 0.1)
         R = chunk.kda(torch.zeros(1, K, dtype=torch.float64), k, k, k[:, :1], alpha, beta).R
         excess = (R.tril(-1).abs() - bound(beta, k)).max().item()
-        if excess > 1e-9:
-            raise Disagreement(f"trial {trial}: an entry of R exceeds the bound by {excess:.2g}")
+        require(excess <= 1e-9, f"trial {trial}: an entry of R exceeds the bound by {excess:.2g}")
 
 
 def check_inverse_bound_is_about_the_inverse(bound):
@@ -70,11 +61,12 @@ def check_inverse_bound_is_about_the_inverse(bound):
     k = torch.ones(12, 1, dtype=torch.float64)
     one = torch.ones(12, 1, dtype=torch.float64)
     tight = chunk.kda(torch.zeros(1, 1, dtype=torch.float64), k, k, k, one, torch.full((12,), 2.0, dtype=torch.float64))
-    if not (tight.R.tril(-1).abs() >= bound(torch.full((12,), 2.0, dtype=torch.float64), k).tril(-1) - 1e-12).all():
-        raise Disagreement("the bound is not attained at beta |k|^2 = 2")
+    require(
+        (tight.R.tril(-1).abs() >= bound(torch.full((12,), 2.0, dtype=torch.float64), k).tril(-1) - 1e-12).all(),
+        "the bound is not attained at beta |k|^2 = 2",
+    )
     grown = chunk.kda(torch.zeros(1, 1, dtype=torch.float64), k, k, k, one, torch.full((12,), 9.0, dtype=torch.float64))
-    if not grown.R.abs().max() > 1e6:
-        raise Disagreement("beta |k|^2 = 9 was expected to break the bound")
+    require(grown.R.abs().max() > 1e6, "beta |k|^2 = 9 was expected to break the bound")
 
 
 EQUATIONS = [

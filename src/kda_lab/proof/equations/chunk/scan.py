@@ -10,7 +10,7 @@ from kda_lab.proof.words import same_words, words
 
 SCAN = "Blelloch (1990), Prefix sums and their applications"
 KIMI = "Kimi Linear (2025), section 3"
-SHAPES = "S:V,K k:T,K v:T,V alpha:T,K beta:T"
+SHAPES = "S:V,K k:T,K v:T,V alpha:T,K=decay beta:T=gate"
 
 
 def prove_prefixes(scan):

@@ -5,9 +5,10 @@ import torch
 from kda_lab import rules
 from kda_lab.algebra import affine, chunk
 from kda_lab.parts import inputs
-from kda_lab.proof.engines import Disagreement, stack
+from kda_lab.proof.engines import stack
 from kda_lab.proof.equations.chunk.mutants import CHUNK_MUTANTS
-from kda_lab.proof.equations.chunk.terms import DELTA, KIMI, REAL, SHAPES, terms_of
+from kda_lab.proof.equations.chunk.terms import DELTA, KIMI, REAL, terms_of
+from kda_lab.proof.equations.common import KDA_TOKENS, require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 from kda_lab.proof.words import same_words, scalars, words
 
@@ -82,28 +83,24 @@ def claim_linear(x, linear_chunk):
     yield terms.M, chunk.tril(x.q @ x.k.T)
 
 
-def claim_delta(x, delta_chunk):
-    S, rows = rules.scan(rules.delta, x.S, x.q, x.k, x.v, x.beta)
-    terms = delta_chunk(x.S, x.q, x.k, x.v, x.beta)
-    yield terms.S, S
-    yield terms.O, stack(rows)
-    ones = x.k * 0 + 1
-    general = chunk.kda(x.S, x.q, x.k, x.v, ones, x.beta)
-    for name in ("A", "R", "M", "K_in", "Q_in", "K_g", "U", "W", "E"):
-        yield getattr(terms, name), getattr(general, name)
-    yield x.k[0] * 0 + terms.D, general.D
+def claim_special(rule, gates, channels):
+    """A claim: the chunk form of a rule is its token loop, and term by term that of KDA with these gates.
 
+    gates: names of what comes after q, k and v   channels: (x) -> KDA's decays, [C, K].
+    """
 
-def claim_gated_delta(x, gdn_chunk):
-    S, rows = rules.scan(rules.gated_delta, x.S, x.q, x.k, x.v, x.alpha, x.beta)
-    terms = gdn_chunk(x.S, x.q, x.k, x.v, x.alpha, x.beta)
-    yield terms.S, S
-    yield terms.O, stack(rows)
-    channels = (x.k * 0 + 1) * x.alpha[:, None]
-    general = chunk.kda(x.S, x.q, x.k, x.v, channels, x.beta)
-    for name in ("A", "R", "M", "K_in", "Q_in", "K_g", "U", "W", "E"):
-        yield getattr(terms, name), getattr(general, name)
-    yield x.k[0] * 0 + terms.D, general.D
+    def claim(x, form):
+        given = [x.S, x.q, x.k, x.v, *(getattr(x, name) for name in gates)]
+        S, rows = rules.scan(rule, *given)
+        terms = form(*given)
+        yield terms.S, S
+        yield terms.O, stack(rows)
+        general = chunk.kda(x.S, x.q, x.k, x.v, channels(x), x.beta)
+        for name in ("A", "R", "M", "K_in", "Q_in", "K_g", "U", "W", "E"):
+            yield getattr(terms, name), getattr(general, name)
+        yield x.k[0] * 0 + terms.D, general.D
+
+    return claim
 
 
 def transition_step(sign):
@@ -157,8 +154,7 @@ def check_sizes(kda_chunk):
             x = inputs.head(T, 6, 4, generator, gates=gates)
             error = loop_difference(kda_chunk, x.q, x.k, x.v, x.g.exp(), x.beta * 2, x.S, C)
             # 1e-12: some thousand roundings of numbers of order one
-            if not error <= 1e-12:
-                raise Disagreement(f"T = {T}, C = {C}, {gates} gates: off by {error:.1e}")
+            require(error <= 1e-12, f"T = {T}, C = {C}, {gates} gates: off by {error:.1e}")
 
 
 def check_edges(kda_chunk):
@@ -180,8 +176,7 @@ def check_edges(kda_chunk):
     }
     for name, (k, a, beta, S) in cases.items():
         error = loop_difference(kda_chunk, x.q, k, x.v, a, beta, S, 7)
-        if not error <= 1e-12:
-            raise Disagreement(f"{name}: off by {error:.1e}")
+        require(error <= 1e-12, f"{name}: off by {error:.1e}")
 
 
 EQUATIONS = [
@@ -189,7 +184,7 @@ EQUATIONS = [
         "affine-chunk",
         "A chunk is one affine step: S_C = S_0 T + H, products ascending in time.",
         KIMI,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_affine_chunk,
         subject=affine.fold,
         ring=[{"C": 3, "K": 2, "V": 2}],
@@ -210,7 +205,7 @@ EQUATIONS = [
         "affine-sum",
         "Each write is carried to the end by the transitions behind it, i+1..C.",
         KIMI,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_affine_sum,
         subject=affine.fold,
         ring=[{"C": 3, "K": 2, "V": 2}],
@@ -234,7 +229,7 @@ EQUATIONS = [
         "chunk-by-chunk",
         "Chunks of any size, the last one short, give what the loop gives.",
         KIMI,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_split,
         subject=chunk.split,
         ring=[{"C": 4, "K": 2, "V": 1}],
@@ -251,7 +246,7 @@ EQUATIONS = [
         "chunk-padding",
         "Padded rows have k = v = q = 0, beta = 0 and g = 0; anything else touches the state.",
         KIMI,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_padding,
         subject=pad,
         ring=[{"C": 3, "K": 2, "V": 1}],
@@ -281,8 +276,8 @@ EQUATIONS = [
         "delta-chunk",
         "DeltaNet over a chunk: the WY form, and KDA's with every decay at 1.",
         DELTA,
-        shapes="S:V,K q:C,K k:C,K v:C,V beta:C",
-        claim=claim_delta,
+        shapes="S:V,K q:C,K k:C,K v:C,V beta:C=gate",
+        claim=claim_special(rules.delta, ("beta",), lambda x: x.k * 0 + 1),
         subject=chunk.delta,
         ring=[{"C": 4, "K": 2, "V": 2}],
         field_sizes=[{"C": 64, "K": 6, "V": 3}],
@@ -303,8 +298,8 @@ EQUATIONS = [
         "gdn-chunk",
         "Gated DeltaNet over a chunk: one scalar decay multiplies each score, so K K^T is formed once.",
         "Yang et al. (2024), Gated Delta Networks",
-        shapes="S:V,K q:C,K k:C,K v:C,V alpha:C beta:C",
-        claim=claim_gated_delta,
+        shapes="S:V,K q:C,K k:C,K v:C,V alpha:C=decay beta:C=gate",
+        claim=claim_special(rules.gated_delta, ("alpha", "beta"), lambda x: (x.k * 0 + 1) * x.alpha[:, None]),
         subject=chunk.gated_delta,
         ring=[{"C": 4, "K": 2, "V": 2}],
         field_sizes=[{"C": 64, "K": 6, "V": 3}],

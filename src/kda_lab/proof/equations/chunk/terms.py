@@ -3,13 +3,12 @@
 from kda_lab import rules
 from kda_lab.algebra import affine, chunk
 from kda_lab.proof.engines import stack
-from kda_lab.proof.equations.chunk.inverse import lower_unit
 from kda_lab.proof.equations.chunk.mutants import CHUNK_MUTANTS
+from kda_lab.proof.equations.common import KDA_TOKENS, lower_unit, named, residuals
 from kda_lab.proof.registry import Mutant, polynomial
 
 KIMI = "Kimi Linear (2025), section 3"
 DELTA = "Yang et al. (2024), Parallelizing linear transformers with the delta rule"
-SHAPES = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
 SMALL = [{"C": 3, "K": 2, "V": 2}, {"C": 5, "K": 2, "V": 1}]
 KERNEL = [{"C": 64, "K": 6, "V": 3}]
 REAL = [{"C": 7, "K": 4, "V": 3}, {"C": 33, "K": 5, "V": 3}]
@@ -24,23 +23,14 @@ def same_as_the_loop(x, kda_chunk):
 
 
 def local_loop(x):
-    """Residuals of the chunk run from a zero state, and the state it ends in (chunk-u's definition)."""
-    S, rows = x.S * 0, []
-    for k, v, alpha, beta in zip(x.k, x.v, x.alpha, x.beta):
-        S = S * alpha
-        rows.append((v - S @ k) * beta)
-        S = S + rules.outer(rows[-1], k)
-    return S, stack(rows)
+    """The state that the chunk ends in from a zero state, and the residuals of that run (chunk-u's definition)."""
+    states, rows = residuals(x.S * 0, x.k, x.v, x.alpha, x.beta)
+    return states[-1], stack(rows)
 
 
 def true_residuals(x):
     """Residuals of the token loop, the incoming state included."""
-    S, rows = x.S, []
-    for k, v, alpha, beta in zip(x.k, x.v, x.alpha, x.beta):
-        S = S * alpha
-        rows.append((v - S @ k) * beta)
-        S = S + rules.outer(rows[-1], k)
-    return stack(rows)
+    return stack(residuals(x.S, x.k, x.v, x.alpha, x.beta)[1])
 
 
 def terms_of(x, kda_chunk=chunk.kda):
@@ -153,56 +143,55 @@ def claim_shared_factor(x, kda_chunk):
         yield same.M[i, i], x.k[i] @ x.k[i]
 
 
+def term(slug, sentence, claim, mutants, ring=({"C": 4, "K": 2, "V": 1},), field_sizes=(), real=(), source=KIMI):
+    """An equation between the terms of ``chunk.kda``."""
+    return polynomial(
+        slug,
+        sentence,
+        source,
+        shapes=KDA_TOKENS,
+        claim=claim,
+        subject=chunk.kda,
+        mutants=mutants,
+        ring=ring,
+        field_sizes=field_sizes,
+        real=real,
+    )
+
+
+WHOLE = {"ring": SMALL, "field_sizes": KERNEL, "real": REAL}
+SOLVED = {**WHOLE, "field_sizes": [{"C": 24, "K": 4, "V": 2}]}
+
 EQUATIONS = [
-    polynomial(
+    term(
         "chunk-inputs",
         "K_in and Q_in carry the decay from the start of the chunk, their own token included.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_keys_in,
-        subject=chunk.kda,
-        ring=[{"C": 4, "K": 2, "V": 1}],
-        mutants=[m for m in CHUNK_MUTANTS if "_in drops" in m.name],
+        claim_keys_in,
+        [m for m in CHUNK_MUTANTS if "_in drops" in m.name],
     ),
-    polynomial(
+    term(
         "chunk-kg",
         "K_g carries the decay behind a token to the end of the chunk; the last key keeps all.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_kg,
-        subject=chunk.kda,
-        ring=[{"C": 4, "K": 2, "V": 1}],
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith("K_g")],
+        claim_kg,
+        named(CHUNK_MUTANTS, "K_g"),
     ),
-    polynomial(
+    term(
         "chunk-scores",
         "A_ij = beta_i Gamma(K, K)_ij below the diagonal: how token j's write disturbs token i's read.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_a,
-        subject=chunk.kda,
-        ring=[{"C": 4, "K": 2, "V": 1}],
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith("A ") and "diagonal" not in m.name],
+        claim_a,
+        [m for m in CHUNK_MUTANTS if m.name.startswith("A ") and "diagonal" not in m.name],
     ),
-    polynomial(
+    term(
         "chunk-readout-scores",
         "M_ij = Gamma(Q, K)_ij up to and including the diagonal.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_readout_scores,
-        subject=chunk.kda,
-        ring=[{"C": 4, "K": 2, "V": 1}],
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith("M ")],
+        claim_readout_scores,
+        named(CHUNK_MUTANTS, "M "),
     ),
-    polynomial(
+    term(
         "shared-scores",
         "A and M share their right factor: A is M with k for q, times beta, without the diagonal.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_shared_factor,
-        subject=chunk.kda,
-        ring=[{"C": 4, "K": 2, "V": 1}],
-        mutants=[
+        claim_shared_factor,
+        [
             m
             for m in CHUNK_MUTANTS
             if m.name
@@ -214,49 +203,34 @@ EQUATIONS = [
             )
         ],
     ),
-    polynomial(
+    term(
         "chunk-u",
         "(I + A) U = B V: U are the residuals of the chunk run from a zero state.",
-        DELTA,
-        shapes=SHAPES,
-        claim=claim_local_residuals,
-        subject=chunk.kda,
-        ring=SMALL,
-        field_sizes=[{"C": 24, "K": 4, "V": 2}],
-        real=REAL,
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith(("A ", "I -", "R ", "B R V", "K_g"))],
+        claim_local_residuals,
+        named(CHUNK_MUTANTS, "A ", "I -", "R ", "B R V", "K_g"),
+        **SOLVED,
+        source=DELTA,
     ),
-    polynomial(
+    term(
         "chunk-w",
         "(I + A) W = B K_in: how each residual answers to the incoming state.",
-        DELTA,
-        shapes=SHAPES,
-        claim=claim_w,
-        subject=chunk.kda,
-        ring=SMALL,
-        field_sizes=[{"C": 24, "K": 4, "V": 2}],
-        real=REAL,
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith(("A ", "I -", "R ", "W is", "K_in"))],
+        claim_w,
+        named(CHUNK_MUTANTS, "A ", "I -", "R ", "W is", "K_in"),
+        **SOLVED,
+        source=DELTA,
     ),
-    polynomial(
+    term(
         "chunk-residual",
         "E = U - W S_0^T: the true residuals, one a row.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_residual,
-        subject=chunk.kda,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        real=REAL,
-        mutants=[
-            m for m in CHUNK_MUTANTS if m.name.startswith(("E =", "the residual", "W is", "B R V", "R =", "K_in"))
-        ],
+        claim_residual,
+        named(CHUNK_MUTANTS, "E =", "the residual", "W is", "B R V", "R =", "K_in"),
+        **WHOLE,
     ),
     polynomial(
         "single-solve",
         "With S_0 known, E = R B (V - K_in S_0^T): one solve instead of two.",
         KIMI,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_single_solve,
         subject=chunk.single_solve,
         ring=SMALL,
@@ -266,64 +240,46 @@ EQUATIONS = [
             Mutant("plus the prediction", lambda R, V, K_in, S, beta: R @ ((V + K_in @ S.T) * beta[:, None])),
         ],
     ),
-    polynomial(
+    term(
         "chunk-transition",
         "The product of all transitions is D_C - W^T K_g, the increment U^T K_g.",
-        DELTA,
-        shapes=SHAPES,
-        claim=claim_transition,
-        subject=chunk.kda,
+        claim_transition,
+        named(CHUNK_MUTANTS, "A ", "I -", "R ", "K_in", "K_g", "W is", "B R V"),
         ring=[{"C": 3, "K": 2, "V": 1}, {"C": 3, "K": 3, "V": 1}],
         field_sizes=[{"C": 16, "K": 5, "V": 2}],
         real=REAL,
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith(("A ", "I -", "R ", "K_in", "K_g", "W is", "B R V"))],
+        source=DELTA,
     ),
-    polynomial(
+    term(
         "chunk-closed-forms",
         "w_i and R_ij are products of the transitions between their tokens.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_closed_forms,
-        subject=chunk.kda,
+        claim_closed_forms,
+        named(CHUNK_MUTANTS, "A ", "I -", "R ", "W is", "K_in"),
         ring=[{"C": 4, "K": 2, "V": 1}],
         field_sizes=[{"C": 8, "K": 3, "V": 1}],
         real=REAL[:1],
-        mutants=[m for m in CHUNK_MUTANTS if m.name.startswith(("A ", "I -", "R ", "W is", "K_in"))],
     ),
-    polynomial(
+    term(
         "chunk-state",
         "S_C = S_0 D_C + E^T K_g equals the state after C steps of the loop.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_state,
-        subject=chunk.kda,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        real=REAL,
-        mutants=[m for m in CHUNK_MUTANTS if not m.name.startswith(("M ", "O ", "Q_in"))],
+        claim_state,
+        [m for m in CHUNK_MUTANTS if not m.name.startswith(("M ", "O ", "Q_in"))],
+        **WHOLE,
     ),
-    polynomial(
+    term(
         "chunk-output",
         "O = Q_in S_0^T + M E equals the outputs of the loop; it reads the state before the chunk.",
-        KIMI,
-        shapes=SHAPES,
-        claim=claim_output,
-        subject=chunk.kda,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        real=REAL,
-        mutants=[m for m in CHUNK_MUTANTS if not m.name.startswith(("K_g", "the old state", "the new state"))],
+        claim_output,
+        [m for m in CHUNK_MUTANTS if not m.name.startswith(("K_g", "the old state", "the new state"))],
+        **WHOLE,
     ),
-    polynomial(
+    term(
         "chunk-order",
         "All terms in order give the loop's state and outputs, for every chunk.",
-        KIMI,
-        shapes=SHAPES,
-        claim=same_as_the_loop,
-        subject=chunk.kda,
+        same_as_the_loop,
+        CHUNK_MUTANTS,
         ring=[{"C": 4, "K": 2, "V": 2}],
         field_sizes=[{"C": 16, "K": 8, "V": 4}],
         real=REAL,
-        mutants=CHUNK_MUTANTS,
     ),
 ]

@@ -370,7 +370,7 @@ EQUATIONS = [
             "If some state answers every key, a pass of the delta rule multiplies the distance to it by the "
             "transitions; nothing else happens.",
             KACZMARZ,
-            shapes="S:V,K X:V,K k:C,K beta:",
+            shapes="S:V,K X:V,K k:C,K beta=gate",
             claim=claim_passes,
             subject=capacity.after_pass,
             ring=[{"C": 2, "K": 2, "V": 1}, {"C": 2, "K": 3, "V": 1}],

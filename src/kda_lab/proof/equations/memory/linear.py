@@ -6,12 +6,11 @@ from kda_lab import rules
 from kda_lab.algebra import chunk
 from kda_lab.parts import features
 from kda_lab.proof.engines import Disagreement, stack
-from kda_lab.proof.equations.common import affine_step, agree, normal, read, require, token_by_token
+from kda_lab.proof.equations.common import TOKENS, affine_step, agree, normal, read, require, token_by_token
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 
 KATHAROPOULOS = "Katharopoulos et al. (2020), Transformers are RNNs"
 QIN = "Qin et al. (2022), The devil in linear transformer"
-SHAPES = "S:V,K q:C,K k:C,K v:C,V"
 SMALL = [{"C": 3, "K": 2, "V": 2}, {"C": 4, "K": 3, "V": 2}]
 KERNEL = [{"C": 64, "K": 8, "V": 4}]
 
@@ -180,7 +179,7 @@ EQUATIONS = [
         "linear-recurrence",
         "Linear attention adds v k^T to its state and reads the state with q.",
         KATHAROPOULOS,
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=token_by_token(linear_by_entries, "q", "k", "v"),
         subject=rules.linear,
         ring=SMALL,
@@ -195,7 +194,7 @@ EQUATIONS = [
         "linear-sums",
         "Unrolled: S_t = S_0 + sum v_j k_j^T, and o_i = S_0 q_i + sum over j <= i of (k_j . q_i) v_j.",
         KATHAROPOULOS,
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=claim_sums,
         subject=rules.linear,
         ring=SMALL,
@@ -206,7 +205,7 @@ EQUATIONS = [
         "linear-parallel",
         "From an empty state, all outputs at once are (tril(Q K^T)) V.",
         KATHAROPOULOS,
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=claim_parallel,
         subject=scores_first,
         ring=SMALL,
@@ -221,7 +220,7 @@ EQUATIONS = [
         "linear-reassociation",
         "Numerator and denominator of attention with a feature map are reads of two running sums.",
         KATHAROPOULOS,
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=claim_reassociation,
         subject=rules.normalised_linear,
         ring=[{"C": 3, "K": 2, "V": 2}],
@@ -239,7 +238,7 @@ EQUATIONS = [
         "linear-normaliser",
         "The state (S, Z) grows by v k^T and k; the readout is S q over Z . q.",
         KATHAROPOULOS,
-        shapes=SHAPES + " Z:K",
+        shapes=TOKENS + " Z:K",
         claim=claim_normaliser,
         subject=rules.normalised_linear,
         ring=SMALL,
@@ -297,7 +296,7 @@ EQUATIONS = [
         "linear-interference",
         "Two values under one key come back as |k|^2 (v_1 + v_2): nothing is replaced.",
         "Schlag et al. (2021), Linear transformers are secretly fast weight programmers",
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=claim_interference,
         subject=rules.linear,
         ring=SMALL,
@@ -311,7 +310,7 @@ EQUATIONS = [
         "token-loop",
         "Running a rule over tokens carries its state from one to the next and keeps each output.",
         KATHAROPOULOS,
-        shapes=SHAPES,
+        shapes=TOKENS,
         claim=claim_loop,
         subject=rules.scan,
         ring=[{"C": 3, "K": 2, "V": 2}],

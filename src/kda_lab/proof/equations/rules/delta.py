@@ -13,7 +13,7 @@ from kda_lab.proof.words import same_words, scalars, words
 
 SCHLAG = "Schlag et al. (2021), Linear transformers are secretly fast weight programmers"
 DELTA = "Yang et al. (2024), Parallelizing linear transformers with the delta rule"
-STEP = "S:V,K k:K v:V beta:"
+STEP = "S:V,K k:K v:V beta=gate"
 SQUARE_FIRST = [{"C": 7, "K": 3, "V": 3}, {"C": 7, "K": 4, "V": 3}]  # K = V lets a transposed state type-check
 
 
@@ -230,7 +230,7 @@ EQUATIONS = [
         "delta-recurrence",
         "DeltaNet reads what the key holds and writes beta times the difference.",
         SCHLAG,
-        shapes="S:V,K q:C,K k:C,K v:C,V beta:C",
+        shapes="S:V,K q:C,K k:C,K v:C,V beta:C=gate",
         claim=token_by_token(delta_by_entries, "q", "k", "v", "beta"),
         subject=rules.delta,
         ring=[{"C": 3, "K": 2, "V": 2}, {"C": 2, "K": 3, "V": 2}],
@@ -316,7 +316,7 @@ EQUATIONS = [
         "Swapping two tokens changes the state by beta_a beta_b (a . b)(v_b a^T - v_a b^T): order counts without "
         "any decay.",
         SCHLAG,
-        shapes="a:K v:V beta: b:K u:V beta2:",
+        shapes="a:K v:V beta=gate b:K u:V beta2=gate",
         claim=claim_order,
         subject=order_difference,
         ring=[{"K": 2, "V": 2}, {"K": 3, "V": 1}],
@@ -372,7 +372,7 @@ EQUATIONS = [
         "wy-form",
         "A product of I - beta k k^T is I - W^T K: one thin correction for any number of tokens.",
         "Bischof and Van Loan (1987); Yang et al. (2024)",
-        shapes="k:C,K beta:C",
+        shapes="k:C,K beta:C=gate",
         claim=claim_wy,
         subject=wy_factor,
         ring=[{"C": 3, "K": 2}, {"C": 4, "K": 2}],

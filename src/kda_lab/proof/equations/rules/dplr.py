@@ -3,16 +3,14 @@
 from kda_lab import rules
 from kda_lab.algebra import chunk, chunk_dplr
 from kda_lab.proof.engines import stack
-from kda_lab.proof.equations.common import affine_step, read, token_by_token
+from kda_lab.proof.equations.common import KDA_TOKENS, TOKENS, affine_step, read
+from kda_lab.proof.equations.rules.tokens import SMALL, recurrence
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.proof.words import same_words, words
 
 RWKV7 = "Peng et al. (2025), RWKV-7"
 FLA = "Yang et al. (2024), flash-linear-attention, generalized delta rule"
 KIMI = "Kimi Linear (2025), section 3"
-TOKENS = "S:V,K q:C,K k:C,K v:C,V"
-SMALL = [{"C": 3, "K": 2, "V": 2}]
-REAL = [{"C": 7, "K": 3, "V": 3}, {"C": 9, "K": 4, "V": 3}]  # K = V first: there a transposed state type-checks
 
 
 def dplr_by_entries(S, q, k, v, w, a, b):
@@ -140,16 +138,14 @@ CHUNK_MUTANTS = (
 _RULE = "S * w + outer(S @ a, b) + outer(v, k)"
 
 EQUATIONS = [
-    polynomial(
+    recurrence(
         "dplr-recurrence",
         "Diagonal plus low rank: S (Diag(w) + a b^T) + v k^T; the part S a is read before the decay.",
         FLA,
-        shapes=TOKENS + " w:C,K a:C,K b:C,K",
-        claim=token_by_token(dplr_by_entries, "q", "k", "v", "w", "a", "b"),
-        subject=rules.dplr,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "w:C,K=decay a:C,K b:C,K",
+        dplr_by_entries,
+        rules.dplr,
+        [
             wrong(rules.dplr, "erases from the decayed state", ("outer(S @ a, b)", "outer((S * w) @ a, b)")),
             wrong(rules.dplr, "a and b swapped", ("outer(S @ a, b)", "outer(S @ b, a)")),
             wrong(rules.dplr, "the sign", ("S * w + outer(S", "S * w - outer(S")),
@@ -163,16 +159,14 @@ EQUATIONS = [
             ),
         ],
     ),
-    polynomial(
+    recurrence(
         "rwkv7-recurrence",
         "RWKV-7 erases along kappa from the undecayed state, eta per channel, and writes along k.",
         RWKV7,
-        shapes=TOKENS + " w:C,K kappa:C,K eta:C,K",
-        claim=token_by_token(rwkv7_by_entries, "q", "k", "v", "w", "kappa", "eta"),
-        subject=rules.rwkv7,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "w:C,K=decay kappa:C,K eta:C,K",
+        rwkv7_by_entries,
+        rules.rwkv7,
+        [
             wrong(rules.rwkv7, "the sign of the erase", ("-kappa", "kappa")),
             wrong(rules.rwkv7, "eta on the read, not on the write", ("-kappa, kappa * eta", "-kappa * eta, kappa")),
             wrong(rules.rwkv7, "erases along the write key", ("-kappa, kappa * eta", "-k, k * eta")),
@@ -184,7 +178,7 @@ EQUATIONS = [
         "dplr-chunk",
         "Diagonal plus rank one over a chunk: one solve, (I - A_ab) Z = A_in S_0^T + A_ak V, for all erase reads.",
         FLA,
-        shapes=TOKENS + " w:C,K a:C,K b:C,K",
+        shapes=TOKENS + " w:C,K=decay a:C,K b:C,K",
         claim=claim_chunk,
         subject=chunk_dplr.dplr,
         ring=SMALL,
@@ -206,7 +200,7 @@ EQUATIONS = [
         "kda-as-dplr",
         "KDA is diagonal plus rank one with a = -beta (alpha . k), b = k: erase and write share a key.",
         KIMI,
-        shapes=TOKENS + " alpha:C,K beta:C",
+        shapes=KDA_TOKENS,
         claim=claim_kda_as_dplr,
         subject=kda_as_dplr,
         ring=SMALL,
@@ -223,7 +217,7 @@ EQUATIONS = [
         "rwkv7-as-dplr",
         "RWKV-7 is diagonal plus rank one with a = -kappa, b = eta . kappa: two keys, twice the scores.",
         RWKV7,
-        shapes=TOKENS + " w:C,K kappa:C,K eta:C,K",
+        shapes=TOKENS + " w:C,K=decay kappa:C,K eta:C,K",
         claim=claim_rwkv7_as_dplr,
         subject=rwkv7_as_dplr,
         ring=[{"C": 3, "K": 2, "V": 1}],

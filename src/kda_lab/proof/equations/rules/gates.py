@@ -1,5 +1,6 @@
 """How a network makes a decay: two parameterisations, their slopes, and what floating point does at the ends."""
 
+import itertools
 import math
 
 import sympy
@@ -13,19 +14,26 @@ BOUNDED = "Kimi K3 and GLM-5.3-Flash, gate with a lower bound"
 SOFTPLUS = "Gu and Dao (2023), Mamba; Kimi Linear (2025)"
 
 
-def check_bounded(gate):
-    """Entries written out, a slope for each head, a bias for each head and channel; the range is between the bound and
-    0.
+def by_hand(x, A_log, bias, formula):
+    """A gate entry by entry: formula(z, rate), with a rate for each head and a bias for each head and channel.
+
+    x: [T, H, K]   A_log: [H]   bias: [H, K] or None   returns [T, H, K].
     """
+    out = torch.zeros_like(x)
+    for t, h, c in itertools.product(*map(range, x.shape)):
+        z = float(x[t, h, c]) + (0.0 if bias is None else float(bias[h, c]))
+        out[t, h, c] = formula(z, math.exp(float(A_log[h])))
+    return out
+
+
+def check_bounded(gate):
+    """Entries written out; the range is between the bound and 0."""
     x, A_log, bias = normal(5, 2, 3, seed=1) * 2, normal(2, seed=2), normal(2, 3, seed=3)
     for bound in (-5.0, -1.5):
         for shift in (None, bias):
-            by_hand = torch.zeros_like(x)
-            for t, h, c in torch.cartesian_prod(torch.arange(5), torch.arange(2), torch.arange(3)).tolist():
-                z = float(x[t, h, c]) + (0.0 if shift is None else float(shift[h, c]))
-                by_hand[t, h, c] = bound / (1 + math.exp(-math.exp(float(A_log[h])) * z))
             got = gate(x, A_log, shift, bound)
-            agree(got, by_hand, f"bound {bound}, bias {shift is not None}")
+            exact = by_hand(x, A_log, shift, lambda z, rate: bound / (1 + math.exp(-rate * z)))
+            agree(got, exact, f"bound {bound}, bias {shift is not None}")
             require(((got < 0) & (got > bound)).all(), "outside the open interval")
     agree(gate(x, A_log, bias), gate(x, A_log, bias, -5.0), "the default bound")
     steep = gate(torch.tensor([[-1.0, 0.0, 1.0]], dtype=torch.float64), torch.tensor([1000.0], dtype=torch.float64))
@@ -36,14 +44,11 @@ def check_softplus(gate):
     """Entries written out, also far out, where log1p(exp(x)) would overflow."""
     x, A_log, bias = normal(5, 2, 3, seed=4) * 2, normal(2, seed=5), normal(2, 3, seed=6)
     x[0, 0, 0], x[1, 1, 1] = 900.0, -30.0
+    softplus = lambda z: max(z, 0.0) + math.log1p(math.exp(-abs(z)))
     for shift in (None, bias):
-        by_hand = torch.zeros_like(x)
-        for t, h, c in torch.cartesian_prod(torch.arange(5), torch.arange(2), torch.arange(3)).tolist():
-            z = float(x[t, h, c]) + (0.0 if shift is None else float(shift[h, c]))
-            by_hand[t, h, c] = -math.exp(float(A_log[h])) * (max(z, 0.0) + math.log1p(math.exp(-abs(z))))
-        got = gate(x, A_log, shift)
+        got, exact = gate(x, A_log, shift), by_hand(x, A_log, shift, lambda z, rate: -rate * softplus(z))
         # 1e-8: beyond 20 torch takes softplus(x) = x, which is off by e^-20 = 2e-9
-        agree(got / by_hand, torch.ones_like(x), f"bias {shift is not None}", tolerance=1e-8)
+        agree(got / exact, torch.ones_like(x), f"bias {shift is not None}", tolerance=1e-8)
         require((got < 0).all(), "a decay above 1")
     steep = gate(torch.tensor([[-95.0, -1000.0, 0.0]], dtype=torch.float64), torch.tensor([90.0], dtype=torch.float64))
     agree(steep[0, 0], torch.tensor(-math.exp(-5.0), dtype=torch.float64), "a large rate times a small softplus")

@@ -1,22 +1,15 @@
-"""Gated DeltaNet and Kimi Delta Attention: one token in four ways, what they contain, and which gates keep one
-inverse.
-"""
-
-import numpy as np
-import sympy
-import torch
+"""Gated DeltaNet and Kimi Delta Attention: one token in four ways, and what they contain."""
 
 from kda_lab import rules
-from kda_lab.algebra import affine, chunk
+from kda_lab.algebra import affine
 from kda_lab.proof.engines import stack
-from kda_lab.proof.equations.common import affine_step, agree, normal, read, require, token_by_token
+from kda_lab.proof.equations.common import KDA_TOKENS, affine_step, read
+from kda_lab.proof.equations.rules.tokens import REAL, recurrence
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.proof.words import same_words, scalars, words
 
 KIMI = "Kimi Linear (2025), section 3"
 GDN = "Yang et al. (2024), Gated Delta Networks"
-TOKENS = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
-REAL = [{"C": 7, "K": 3, "V": 3}, {"C": 9, "K": 4, "V": 3}]  # K = V first: there a transposed state type-checks
 
 
 def gdn_by_entries(S, q, k, v, alpha, beta):
@@ -126,93 +119,6 @@ def claim_gla_differs(x, erased):
     yield full - add, erased(x.S, x.k, x.alpha)
 
 
-def gates_that_multiply(row, V):
-    """All gates A [V, K] and matrices M [K, K] with S . A = S M for every S: rows of A equal, M diagonal.
-
-    row: the first row of A   returns (A, M) as SymPy matrices.   Implements element-gate.
-
-    >>> gates_that_multiply([2, 3], 2)
-    (Matrix([
-    [2, 3],
-    [2, 3]]), Matrix([
-    [2, 0],
-    [0, 3]]))
-    """
-    return sympy.Matrix([list(row)] * V), sympy.diag(*row)
-
-
-def prove_element_gate(claimed):
-    """Comparing the coefficient of every S_rc: a linear system in M and the other rows of A, solved by SymPy."""
-    for V, K in ((2, 2), (2, 3), (3, 2)):
-        A, M, S = (
-            sympy.Matrix(rows, columns, sympy.symbols(f"{name}:{rows * columns}"))
-            for name, rows, columns in (("a", V, K), ("m", K, K), ("s", V, K))
-        )
-        equations = {c for e in A.multiply_elementwise(S) - S * M for c in sympy.Poly(e, *S).coeffs()}
-        (solution,) = sympy.solve(equations, [*M, *A[K:]], dict=True)
-        gate, matrix = claimed(A[:K], V)
-        require(A.subs(solution) == gate and M.subs(solution) == matrix, f"V = {V}, K = {K}: another solution set")
-
-
-def check_element_gate(claimed):
-    S, row = normal(3, 4, seed=1), normal(4, seed=2).abs()
-    gate, M = (torch.tensor(np.array(m.tolist(), dtype=float)) for m in claimed(row.tolist(), 3))
-    agree(S * gate, S @ M, "gate and matrix")
-    require(torch.linalg.matrix_rank(gate) == 1, "rows differ")
-
-
-def row_by_row(S, Q, K, V, alpha, beta):
-    """A chunk whose gate differs between value rows: each row is a KDA of its own, with scores and inverse of its own.
-
-    S: [V, K]   Q, K: [C, K]   V: [C, V]   alpha: [C, V, K]   beta: [C]   returns S [V, K], O [C, V].
-    Implements element-gate-rows.
-
-    >>> import numpy as np
-    >>> one = np.ones((1, 1), int)
-    >>> row_by_row(np.array([[4], [4]]), one, one, np.array([[6, 6]]), np.array([[[2], [3]]]), np.array([0]))[0].T
-    array([[8, 12]], dtype=object)
-    """
-    rows = [chunk.kda(S[r : r + 1], Q, K, V[:, r : r + 1], alpha[:, r], beta) for r in range(len(S))]
-    return stack([t.S[0] for t in rows]), stack([t.O[:, 0] for t in rows]).T
-
-
-def claim_row_by_row(x, chunked):
-    S, rows = rules.scan(rules.kda, x.S, x.q, x.k, x.v, x.alpha, x.beta)  # alpha_t [V, K] multiplies entry by entry
-    last, O = chunked(x.S, x.q, x.k, x.v, x.alpha, x.beta)
-    yield last, S
-    yield O, stack(rows)
-
-
-def rank_one_gate(S, Q, K, V, alpha, a, beta):
-    """Gates a_t alpha_t^T keep one inverse: divide the values by the running product of a, and multiply the results.
-
-    S: [V, K]   Q, K, alpha: [C, K]   V, a: [C, V]   beta: [C]   returns S [V, K], O [C, V].   Implements rank-one-gate.
-
-    >>> import numpy as np
-    >>> one = np.ones((1, 1))
-    >>> rank_one_gate(np.array([[4.0], [4.0]]), one, one, np.array([[6.0, 6.0]]), one * 3, np.array([[1.0, 0.5]]),
-    ...     np.zeros(1))[0].T
-    array([[12.,  6.]])
-    """
-    product = chunk.decay_from_start(a)  # [C, V]
-    terms = chunk.kda(S, Q, K, V / product, alpha, beta)
-    return terms.S * product[-1][:, None], terms.O * product
-
-
-def claim_rank_one(x, chunked):
-    gates = x.a_[:, :, None] * x.alpha[:, None, :]  # [C, V, K]
-    S, rows = rules.scan(rules.kda, x.S, x.q, x.k, x.v, gates, x.beta)
-    last, O = chunked(x.S, x.q, x.k, x.v, x.alpha, x.a_, x.beta)
-    yield last, S
-    yield O, stack(rows)
-    shared = chunk.kda(x.S, x.q, x.k, x.v, x.alpha, x.beta)
-    for r in range(len(x.S)):  # the row's scores and inverse are the shared ones between two diagonals
-        own = chunk.kda(x.S, x.q, x.k, x.v, gates[:, r], x.beta)
-        G = chunk.decay_from_start(x.a_[:, r])
-        yield own.A, shared.A * G[:, None] / G[None, :]
-        yield own.R, shared.R * G[:, None] / G[None, :]
-
-
 _DECAY = "    S = S * alpha  # column c decays by alpha_c\n"
 _R = "r = (v - S @ k) * beta"
 _WRITE = "    S = S + outer(r, k)\n"
@@ -235,17 +141,14 @@ KDA_MUTANTS = (
 _GATED = "    S = S * alpha\n    return delta(S, q, k, v, beta)"
 
 EQUATIONS = [
-    polynomial(
+    recurrence(
         "gdn-recurrence",
         "Gated DeltaNet decays the whole state by one factor, then applies the delta rule.",
         GDN,
-        shapes="S:V,K q:C,K k:C,K v:C,V alpha:C beta:C",
-        claim=token_by_token(gdn_by_entries, "q", "k", "v", "alpha", "beta"),
-        subject=rules.gated_delta,
-        ring=[{"C": 3, "K": 2, "V": 2}],
-        field_sizes=[{"C": 24, "K": 5, "V": 3}],
-        real=REAL,
-        mutants=[
+        "alpha:C=decay beta:C=gate",
+        gdn_by_entries,
+        rules.gated_delta,
+        [
             wrong(rules.gated_delta, "no decay", ("S = S * alpha", "S = S * 1")),
             wrong(
                 rules.gated_delta,
@@ -263,24 +166,24 @@ EQUATIONS = [
                 ("return delta(S, q, k, v, beta)", "return delta(S, q, k, v, beta * alpha)"),
             ),
         ],
+        field_sizes=[{"C": 24, "K": 5, "V": 3}],
     ),
-    polynomial(
+    recurrence(
         "kda-recurrence",
         "Kimi Delta Attention: decay each channel, read, correct, write, read out.",
         KIMI,
-        shapes=TOKENS,
-        claim=token_by_token(kda_by_entries, "q", "k", "v", "alpha", "beta"),
-        subject=rules.kda,
+        "alpha:C,K=decay beta:C=gate",
+        kda_by_entries,
+        rules.kda,
+        KDA_MUTANTS,
         ring=[{"C": 3, "K": 2, "V": 2}, {"C": 2, "K": 3, "V": 2}],
         field_sizes=[{"C": 24, "K": 5, "V": 3}],
-        real=REAL,
-        mutants=KDA_MUTANTS,
     ),
     polynomial(
         "kda-forms",
         "Four ways to write one step of KDA are the same step.",
         KIMI,
-        shapes="S:V,K k:K v:V alpha:K beta:",
+        shapes="S:V,K k:K v:V alpha:K=decay beta=gate",
         claim=claim_forms,
         subject=forms,
         ring=[{"K": 3, "V": 2}],
@@ -322,7 +225,7 @@ EQUATIONS = [
         "kda-read-back",
         "After a step a query returns S (alpha . q) + beta (v - S (alpha . k))(k . q).",
         KIMI,
-        shapes="S:V,K q:K k:K v:V alpha:K beta:",
+        shapes="S:V,K q:K k:K v:V alpha:K=decay beta=gate",
         claim=claim_read_back,
         subject=read_any,
         ring=[{"K": 2, "V": 2}],
@@ -338,7 +241,7 @@ EQUATIONS = [
         "kda-contains-gdn",
         "KDA with one decay for all channels is Gated DeltaNet; with no decay both are DeltaNet.",
         KIMI,
-        shapes=TOKENS,
+        shapes=KDA_TOKENS,
         claim=claim_uniform,
         subject=rules.kda,
         ring=[{"C": 2, "K": 2, "V": 2}],
@@ -349,7 +252,7 @@ EQUATIONS = [
         "kda-decay-only",
         "With beta = 0, or a zero key, a step of KDA is its decay.",
         KIMI,
-        shapes=TOKENS,
+        shapes=KDA_TOKENS,
         claim=claim_decay_only,
         subject=rules.kda,
         ring=[{"C": 2, "K": 2, "V": 2}],
@@ -362,7 +265,7 @@ EQUATIONS = [
         "gla-is-not-kda",
         "KDA with beta = 1 differs from GLA by the erase, -S (alpha . k) k^T: adding is no special case of correcting.",
         KIMI,
-        shapes="S:V,K k:K v:V alpha:K",
+        shapes="S:V,K k:K v:V alpha:K=decay",
         claim=claim_gla_differs,
         subject=erased,
         ring=[{"K": 3, "V": 2}],
@@ -371,66 +274,6 @@ EQUATIONS = [
             Mutant("no difference", lambda S, k, alpha: S * 0),
             wrong(erased, "the undecayed state", ("alpha * k", "k")),
             wrong(erased, "the sign", ("-rules", "rules")),
-        ],
-    ),
-    Equation(
-        "element-gate",
-        "A gate on every entry is a product S M for all S exactly if its rows are equal; then M is their diagonal.",
-        "linear algebra",
-        "proved",
-        Check("calculus", "V x K = 2x2, 2x3, 3x2", prove_element_gate),
-        Check("float64", "V=3 K=4", check_element_gate),
-        gates_that_multiply,
-        (
-            Mutant(
-                "any gate, by its first row",
-                lambda row, V: (sympy.Matrix(V, len(row), lambda r, c: row[c] * (r + 1)), sympy.diag(*row)),
-            ),
-            Mutant(
-                "columns equal instead of rows",
-                lambda row, V: (sympy.Matrix(V, len(row), lambda r, c: row[min(r, len(row) - 1)]), sympy.diag(*row)),
-            ),
-            Mutant("M full", lambda row, V: (sympy.Matrix([list(row)] * V), sympy.Matrix([list(row)] * len(row)))),
-            Mutant(
-                "one number for all", lambda row, V: (sympy.ones(V, len(row)) * row[0], sympy.eye(len(row)) * row[0])
-            ),
-        ),
-    ),
-    polynomial(
-        "element-gate-rows",
-        "With a gate of its own for each value row, each row needs its own triangular inverse.",
-        "follows from element-gate",
-        shapes="S:V,K q:C,K k:C,K v:C,V alpha:C,V,K beta:C",
-        claim=claim_row_by_row,
-        subject=row_by_row,
-        ring=[{"C": 3, "K": 2, "V": 2}],
-        field_sizes=[{"C": 12, "K": 3, "V": 3}],
-        real=[{"C": 7, "K": 4, "V": 3}],
-        mutants=[
-            wrong(row_by_row, "the first row's gates for all", ("alpha[:, r]", "alpha[:, 0]")),
-            Mutant(
-                "the gates' mean over rows",
-                lambda S, Q, K, V, alpha, beta: row_by_row(
-                    S, Q, K, V, alpha * 0 + alpha.sum(1)[:, None] / len(S), beta
-                ),
-            ),
-            wrong(row_by_row, "the last row's state", ("S[r : r + 1]", "S[-1:]")),
-        ],
-    ),
-    polynomial(
-        "rank-one-gate",
-        "Gates of rank one, a_t alpha_t^T, share one inverse: scale the values before and the results after.",
-        "follows from element-gate-rows",
-        shapes=TOKENS + " a_:C,V",
-        claim=claim_rank_one,
-        subject=rank_one_gate,
-        field_sizes=[{"C": 4, "K": 2, "V": 2}, {"C": 16, "K": 4, "V": 3}],
-        real=[{"C": 7, "K": 4, "V": 3}],
-        mutants=[
-            wrong(rank_one_gate, "values not divided", ("V / product", "V")),
-            wrong(rank_one_gate, "results not multiplied", ("terms.O * product", "terms.O")),
-            wrong(rank_one_gate, "gates of single tokens", ("chunk.decay_from_start(a)", "a")),
-            wrong(rank_one_gate, "the state is not scaled", (" * product[-1][:, None]", "")),
         ],
     ),
 ]

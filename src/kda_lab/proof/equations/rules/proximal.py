@@ -5,7 +5,7 @@ import torch
 
 from kda_lab import rules
 from kda_lab.proof.equations.common import agree, normal, require
-from kda_lab.proof.equations.rules.learning import double, square
+from kda_lab.proof.equations.rules.calculus import double, square
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.study import learning
 
@@ -34,15 +34,14 @@ def columns(X, lam):
 
 
 claim_proximal_decay = nearest(
-    lambda x, X: square(X - x.S) + columns(X, x.beta_lam), lambda x, Y: square(Y) + columns(Y, x.beta_lam)
+    lambda x, X: square(X - x.S) + columns(X, x.lam), lambda x, Y: square(Y) + columns(Y, x.lam)
 )
 claim_implicit = nearest(
-    lambda x, X: square(X - x.S) + double(X, x.k, x.v) * x.beta_eta,
-    lambda x, Y: square(Y) + (Y @ x.k) @ (Y @ x.k) * x.beta_eta,
+    lambda x, X: square(X - x.S) + double(X, x.k, x.v) * x.eta, lambda x, Y: square(Y) + (Y @ x.k) @ (Y @ x.k) * x.eta
 )
 claim_joint = nearest(
-    lambda x, X: square(X - x.S) + columns(X, x.beta_lam) + double(X, x.k, x.v) * x.beta_eta,
-    lambda x, Y: square(Y) + columns(Y, x.beta_lam) + (Y @ x.k) @ (Y @ x.k) * x.beta_eta,
+    lambda x, X: square(X - x.S) + columns(X, x.lam) + double(X, x.k, x.v) * x.eta,
+    lambda x, Y: square(Y) + columns(Y, x.lam) + (Y @ x.k) @ (Y @ x.k) * x.eta,
 )
 
 
@@ -61,17 +60,17 @@ def claim_two_steps(x, rule):
     """KDA with alpha = 1/(1 + lambda), ``beta = eta/(1 + eta |k|^2)``: the nearest small matrix, then the nearest that
     fits.
     """
-    alpha, beta = 1 / (1 + x.beta_lam), x.beta_eta / (1 + x.k @ x.k * x.beta_eta)
+    alpha, beta = 1 / (1 + x.lam), x.eta / (1 + x.k @ x.k * x.eta)
     S, _ = rule(x.S, x.k, x.k, x.v, alpha, beta)
     # both minima, by their zero gradients: (1 + lambda) Z = S_old, and X + eta (X k - v) k^T = Z
-    yield (S + rules.outer(S @ x.k - x.v, x.k) * x.beta_eta) * (1 + x.beta_lam), x.S
+    yield (S + rules.outer(S @ x.k - x.v, x.k) * x.eta) * (1 + x.lam), x.S
 
 
 def claim_implicit_loss(x, factor):
     """The loss after an implicit step, and the gate's share of the overwrite, which stays below one."""
-    S = learning.implicit_step(x.S, x.k, x.v, x.beta_eta)
-    yield double(S, x.k, x.v) * (1 + x.k @ x.k * x.beta_eta) ** 2, double(x.S, x.k, x.v)
-    yield factor(x.k, x.beta_eta), learning.loss_factor(x.k, learning.implicit_gate(x.k, x.beta_eta))
+    S = learning.implicit_step(x.S, x.k, x.v, x.eta)
+    yield double(S, x.k, x.v) * (1 + x.k @ x.k * x.eta) ** 2, double(x.S, x.k, x.v)
+    yield factor(x.k, x.eta), learning.loss_factor(x.k, learning.implicit_gate(x.k, x.eta))
 
 
 def implicit_loss_factor(k, eta):
@@ -121,8 +120,8 @@ EQUATIONS = [
         "Staying near S and being small at once gives each column the decay 1/(1 + lambda): in (0, 1] for "
         "every lambda.",
         PROXIMAL,
-        shapes="S:V,K X:V,K beta_lam:K",
-        claim=lambda x, decay: claim_proximal_decay(x, lambda x: x.S * decay(x.beta_lam)),
+        shapes="S:V,K X:V,K lam:K=gate",
+        claim=lambda x, decay: claim_proximal_decay(x, lambda x: x.S * decay(x.lam)),
         subject=learning.proximal_decay,
         field_sizes=_PROX,
         real=[{"K": 4, "V": 3}],
@@ -137,8 +136,8 @@ EQUATIONS = [
         "implicit-write",
         "Staying near S and fitting the pair at once is the delta rule with beta = eta/(1 + eta |k|^2).",
         LONGHORN,
-        shapes=STEP + " X:V,K beta_eta:",
-        claim=lambda x, f: claim_implicit(x, lambda x: f(x.S, x.k, x.v, x.beta_eta)),
+        shapes=STEP + " X:V,K eta=gate",
+        claim=lambda x, f: claim_implicit(x, lambda x: f(x.S, x.k, x.v, x.eta)),
         subject=learning.implicit_step,
         field_sizes=_PROX,
         real=[{"K": 4, "V": 3}],
@@ -153,7 +152,7 @@ EQUATIONS = [
         "implicit-loss",
         "An implicit step leaves 1/(1 + eta |k|^2)^2 of the loss: less than all, for every rate and key.",
         LONGHORN,
-        shapes=STEP + " beta_eta:",
+        shapes=STEP + " eta=gate",
         claim=claim_implicit_loss,
         subject=implicit_loss_factor,
         field_sizes=_PROX,
@@ -189,7 +188,7 @@ EQUATIONS = [
         "kda-linearised",
         "KDA's step is the minimum of <gradient at the decayed point, X> + |X - decayed|^2 / (2 beta).",
         KIMI,
-        shapes=STEP + " X:V,K alpha:K beta:",
+        shapes=STEP + " X:V,K alpha:K=decay beta=gate",
         claim=claim_linearised,
         subject=rules.kda,
         ring=[{"K": 2, "V": 2}],
@@ -208,7 +207,7 @@ EQUATIONS = [
         "kda-two-proximal-steps",
         "KDA with alpha = 1/(1 + lambda) and beta = eta/(1 + eta |k|^2) is two proximal steps, one after the other.",
         PROXIMAL,
-        shapes=STEP + " beta_lam:K beta_eta:",
+        shapes=STEP + " lam:K=gate eta=gate",
         claim=claim_two_steps,
         subject=rules.kda,
         field_sizes=_PROX,
@@ -233,8 +232,8 @@ EQUATIONS = [
         "Small, near and fitting at once reads as KDA does, but writes along alpha . k with beta = eta/(1 + eta k . "
         "(alpha . k)).",
         PROXIMAL,
-        shapes=STEP + " X:V,K beta_lam:K beta_eta:",
-        claim=lambda x, f: claim_joint(x, lambda x: f(x.S, x.k, x.v, x.beta_lam, x.beta_eta)),
+        shapes=STEP + " X:V,K lam:K=gate eta=gate",
+        claim=lambda x, f: claim_joint(x, lambda x: f(x.S, x.k, x.v, x.lam, x.eta)),
         subject=learning.joint_step,
         field_sizes=_PROX,
         real=[{"K": 4, "V": 3}],

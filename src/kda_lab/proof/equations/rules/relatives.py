@@ -3,32 +3,25 @@
 from kda_lab import rules
 from kda_lab.algebra import chunk, chunk_dplr
 from kda_lab.proof.engines import stack
-from kda_lab.proof.equations.common import affine_step, matrix, read, token_by_token
+from kda_lab.proof.equations.common import TOKENS, affine_step, matrix, read
+from kda_lab.proof.equations.rules.tokens import SMALL, names_of, recurrence
 from kda_lab.proof.registry import Mutant, polynomial, variant, wrong
 
 RETNET = "Sun et al. (2023), Retentive Network"
 MAMBA2 = "Dao and Gu (2024), Transformers are SSMs"
 GLA = "Yang et al. (2023), Gated linear attention transformers"
 RWKV6 = "Peng et al. (2024), Eagle and Finch"
-TOKENS = "S:V,K q:C,K k:C,K v:C,V"
-SMALL = [{"C": 3, "K": 2, "V": 2}]
 KERNEL = [{"C": 32, "K": 5, "V": 3}]
-REAL = [{"C": 7, "K": 3, "V": 3}, {"C": 9, "K": 4, "V": 3}]  # K = V first: there a transposed state type-checks
 
 
-def retnet_by_entries(S, q, k, v, gamma):
-    S = affine_step(S, lambda e, c: gamma * int(e == c), lambda r, c: v[r] * k[c])
-    return S, read(S, q)
+def decayed_sum(decay, write=lambda v, k, r, c, *gates: v[r] * k[c]):
+    """A formula written out: column e of the state times decay(e, *gates), plus a write; read after it."""
 
+    def formula(S, q, k, v, *gates):
+        S = affine_step(S, lambda e, c: decay(e, *gates) * int(e == c), lambda r, c: write(v, k, r, c, *gates))
+        return S, read(S, q)
 
-def mamba2_by_entries(S, q, k, v, a, dt):
-    S = affine_step(S, lambda e, c: a * int(e == c), lambda r, c: v[r] * k[c] * dt)
-    return S, read(S, q)
-
-
-def gla_by_entries(S, q, k, v, alpha):
-    S = affine_step(S, lambda e, c: alpha[e] * int(e == c), lambda r, c: v[r] * k[c])
-    return S, read(S, q)
+    return formula
 
 
 def rwkv6_by_entries(S, q, k, v, w, u):
@@ -77,16 +70,6 @@ def rwkv6_masked(S, Q, K, V, w, u):
     return chunk_dplr.scores_before(Q, K, w) @ V + V * own[:, None] + (Q * chunk_dplr.decay_before(w)) @ S.T
 
 
-def claim_retnet_parallel(x, parallel):
-    _, rows = rules.scan(rules.retnet, x.S, x.q, x.k, x.v, x.gamma)
-    yield parallel(x.S, x.q, x.k, x.v, x.gamma), stack(rows)
-
-
-def claim_mamba2_parallel(x, parallel):
-    _, rows = rules.scan(rules.mamba2, x.S, x.q, x.k, x.v, x.a_, x.dt)
-    yield parallel(x.S, x.q, x.k, x.v, x.a_, x.dt), stack(rows)
-
-
 def mamba2_masked(S, Q, K, V, a, dt):
     """Mamba-2 at once: the masked form of RetNet, with the step sizes in the values.
 
@@ -96,16 +79,6 @@ def mamba2_masked(S, Q, K, V, a, dt):
     array([[ 1, 13]])
     """
     return scalar_masked(S, Q, K, V * dt[:, None], a)
-
-
-def claim_gla_parallel(x, parallel):
-    _, rows = rules.scan(rules.gla, x.S, x.q, x.k, x.v, x.alpha)
-    yield parallel(x.S, x.q, x.k, x.v, x.alpha), stack(rows)
-
-
-def claim_rwkv6_parallel(x, parallel):
-    _, rows = rules.scan(rules.rwkv6, x.S, x.q, x.k, x.v, x.w, x.u)
-    yield parallel(x.S, x.q, x.k, x.v, x.w, x.u), stack(rows)
 
 
 def claim_scores_before(x, scores):
@@ -171,6 +144,26 @@ def channel_scores(x):
     return chunk.kda(x.S, x.q, x.k, x.v, x.channels, x.beta).A
 
 
+def at_once(slug, sentence, source, gates, rule, parallel, mutants):
+    """All outputs of a stretch at once, against those of the rule token by token."""
+
+    def claim(x, parallel):
+        given = [x.S, *(getattr(x, name) for name in ("q", "k", "v", *names_of(gates)))]
+        yield parallel(*given), stack(rules.scan(rule, *given)[1])
+
+    return polynomial(
+        slug,
+        sentence,
+        source,
+        shapes=f"{TOKENS} {gates}",
+        claim=claim,
+        subject=parallel,
+        ring=SMALL,
+        field_sizes=KERNEL,
+        mutants=mutants,
+    )
+
+
 def unread(rule, update):
     """A mutant that reads the state before the token's update."""
     return wrong(
@@ -182,32 +175,28 @@ _D, _G, _L = "chunk.decay_between(a)", "chunk.decay_from_start(a)[:, None]", "ch
 _KEPT = "(Q * {}) @ S.T"
 
 EQUATIONS = [
-    polynomial(
+    recurrence(
         "retnet-recurrence",
         "RetNet decays the state by one fixed factor a head, then adds.",
         RETNET,
-        shapes=TOKENS + " gamma:C",
-        claim=token_by_token(retnet_by_entries, "q", "k", "v", "gamma"),
-        subject=rules.retnet,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "gamma:C=decay",
+        decayed_sum(lambda e, gamma: gamma),
+        rules.retnet,
+        [
             wrong(rules.retnet, "the write decays too", ("S * gamma + outer(v, k)", "(S + outer(v, k)) * gamma")),
             wrong(rules.retnet, "no decay", ("S * gamma", "S")),
             wrong(rules.retnet, "transposed write", ("outer(v, k)", "outer(k, v)")),
             unread(rules.retnet, "S * gamma + outer(v, k)"),
         ],
     ),
-    polynomial(
+    recurrence(
         "mamba2-recurrence",
         "Mamba-2 decays by a factor of the token; the step size multiplies the write.",
         MAMBA2,
-        shapes=TOKENS + " a_:C dt:C",
-        claim=token_by_token(mamba2_by_entries, "q", "k", "v", "a_", "dt"),
-        subject=rules.mamba2,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "a:C=decay dt:C",
+        decayed_sum(lambda e, a, dt: a, lambda v, k, r, c, a, dt: v[r] * k[c] * dt),
+        rules.mamba2,
+        [
             wrong(rules.mamba2, "no step size", ("v * dt", "v")),
             wrong(rules.mamba2, "the step size decays the state", ("S * a ", "S * a * dt ")),
             wrong(
@@ -216,48 +205,42 @@ EQUATIONS = [
             unread(rules.mamba2, "S * a + outer(v * dt, k)"),
         ],
     ),
-    polynomial(
+    recurrence(
         "gla-recurrence",
         "Gated linear attention decays each key channel by a factor of its own, then adds.",
         GLA,
-        shapes=TOKENS + " alpha:C,K",
-        claim=token_by_token(gla_by_entries, "q", "k", "v", "alpha"),
-        subject=rules.gla,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "alpha:C,K=decay",
+        decayed_sum(lambda e, alpha: alpha[e]),
+        rules.gla,
+        [
             wrong(rules.gla, "decays rows, not columns", ("S * alpha", "S * alpha[:, None]")),
             wrong(rules.gla, "the write decays too", ("S * alpha + outer(v, k)", "(S + outer(v, k)) * alpha")),
             wrong(rules.gla, "one decay for all channels", ("S * alpha", "S * alpha[0]")),
             unread(rules.gla, "S * alpha + outer(v, k)"),
         ],
     ),
-    polynomial(
+    recurrence(
         "rwkv6-recurrence",
         "RWKV-6 reads before the decay, with a bonus u for the current token; then it decays and adds.",
         RWKV6,
-        shapes=TOKENS + " w:C,K u:C,K",
-        claim=token_by_token(rwkv6_by_entries, "q", "k", "v", "w", "u"),
-        subject=rules.rwkv6,
-        ring=SMALL,
-        real=REAL,
-        mutants=[
+        "w:C,K=decay u:C,K",
+        rwkv6_by_entries,
+        rules.rwkv6,
+        [
             Mutant("reads after the update, as GLA does", lambda S, q, k, v, w, u: rules.gla(S, q, k, v, w)),
             wrong(rules.rwkv6, "no bonus", ("k * u", "k")),
             wrong(rules.rwkv6, "reads the decayed state", ("(S + outer", "(S * w + outer")),
             wrong(rules.rwkv6, "the bonus is stored", ("S * w + outer(v, k)", "S * w + outer(v, k * u)")),
         ],
     ),
-    polynomial(
+    at_once(
         "retnet-parallel",
         "RetNet at once: every score is multiplied by the decays of tokens j+1..i, a scalar.",
         RETNET,
-        shapes=TOKENS + " gamma:C",
-        claim=claim_retnet_parallel,
-        subject=scalar_masked,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        mutants=[
+        "gamma:C=decay",
+        rules.retnet,
+        scalar_masked,
+        [
             wrong(scalar_masked, "no decay", (" * " + _D, " * (chunk.decay_between(a * 0 + 1))")),
             wrong(scalar_masked, "no mask", (" * " + _D, "")),
             wrong(scalar_masked, "the interval j..i", (_D, _D + " * a[None, :]")),
@@ -265,16 +248,14 @@ EQUATIONS = [
             wrong(scalar_masked, "the old state does not decay", (_KEPT.format(_G), "Q @ S.T")),
         ],
     ),
-    polynomial(
+    at_once(
         "mamba2-parallel",
         "Mamba-2 at once: the same masked product, step sizes in the values.",
         MAMBA2,
-        shapes=TOKENS + " a_:C dt:C",
-        claim=claim_mamba2_parallel,
-        subject=mamba2_masked,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        mutants=[
+        "a:C=decay dt:C",
+        rules.mamba2,
+        mamba2_masked,
+        [
             wrong(
                 mamba2_masked,
                 "step size of the reader",
@@ -284,16 +265,14 @@ EQUATIONS = [
             Mutant("transposed decays", variant(mamba2_masked, scalar_masked=variant(scalar_masked, (_D, _D + ".T")))),
         ],
     ),
-    polynomial(
+    at_once(
         "gla-parallel",
         "GLA at once: the decays sit inside each score, one a channel.",
         GLA,
-        shapes=TOKENS + " alpha:C,K",
-        claim=claim_gla_parallel,
-        subject=gla_masked,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        mutants=[
+        "alpha:C,K=decay",
+        rules.gla,
+        gla_masked,
+        [
             Mutant(
                 "the interval j+1..i-1, as in RWKV-6",
                 lambda S, Q, K, V, alpha: rwkv6_masked(S, Q, K, V, alpha, alpha * 0 + 1),
@@ -306,16 +285,14 @@ EQUATIONS = [
             wrong(gla_masked, "the old state is forgotten", (" + " + _KEPT.format(_L), "")),
         ],
     ),
-    polynomial(
+    at_once(
         "rwkv6-parallel",
         "RWKV-6 at once: the decays of j+1..i-1, and the bonus on the diagonal.",
         RWKV6,
-        shapes=TOKENS + " w:C,K u:C,K",
-        claim=claim_rwkv6_parallel,
-        subject=rwkv6_masked,
-        ring=SMALL,
-        field_sizes=KERNEL,
-        mutants=[
+        "w:C,K=decay u:C,K",
+        rules.rwkv6,
+        rwkv6_masked,
+        [
             Mutant(
                 "the interval j+1..i, as in GLA",
                 variant(
@@ -335,7 +312,7 @@ EQUATIONS = [
         "scores-before-decay",
         "Scores for a read before the token's own decay: the interval j+1..i-1, strictly below the diagonal.",
         RWKV6,
-        shapes="q:C,K k:C,K w:C,K",
+        shapes="q:C,K k:C,K w:C,K=decay",
         claim=claim_scores_before,
         subject=chunk_dplr.scores_before,
         ring=[{"C": 4, "K": 2}],
@@ -352,7 +329,7 @@ EQUATIONS = [
         "decay-before",
         "The decay that a read before token i's own decay sees: the product over tokens 1..i-1.",
         RWKV6,
-        shapes="w:C,K",
+        shapes="w:C,K=decay",
         claim=claim_decay_before,
         subject=chunk_dplr.decay_before,
         ring=[{"C": 4, "K": 2}],
@@ -365,7 +342,7 @@ EQUATIONS = [
         "scalar-gate-conjugation",
         "With one decay a token, A = Gamma A' Gamma^-1 and R = Gamma R' Gamma^-1 for DeltaNet's A' and R'.",
         "Yang et al. (2024), Gated Delta Networks",
-        shapes=TOKENS + " alpha:C beta:C",
+        shapes=TOKENS + " alpha:C=decay beta:C=gate",
         claim=claim_conjugation,
         subject=conjugate,
         field_sizes=[{"C": 4, "K": 2, "V": 1}, {"C": 24, "K": 4, "V": 2}],
@@ -380,7 +357,7 @@ EQUATIONS = [
         "scalar-gate-ratios",
         "No diagonal does this for decays that differ between channels: the ratios A_ij / A'_ij do not multiply.",
         "follows from scalar-gate-conjugation",
-        shapes=TOKENS + " alpha:C channels:C,K beta:C",
+        shapes=TOKENS + " alpha:C=decay channels:C,K beta:C=gate",
         claim=claim_ratios_multiply,
         subject=gated_scores,
         ring=[{"C": 4, "K": 2, "V": 1}],

@@ -2,10 +2,9 @@
 
 from kda_lab import rules
 from kda_lab.proof.engines import Ring, stack
-from kda_lab.proof.equations.common import require
+from kda_lab.proof.equations.common import KDA_TOKENS, require
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, variant
 
-TOKENS = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
 FOLLOWS = "follows from kda-recurrence"
 
 
@@ -20,7 +19,7 @@ def claim_rows(x, rule):
 
 def polynomials(C, K):
     """One entry of the state and one output after C tokens of KDA, as polynomials in all inputs, S_0 included."""
-    x = Ring().inputs(TOKENS, {"C": C, "K": K, "V": 1})
+    x = Ring().inputs(KDA_TOKENS, {"C": C, "K": K, "V": 1})
     S, rows = rules.scan(rules.kda, x.S, x.q, x.k, x.v, x.alpha, x.beta)
     return S[0, 0], rows[-1][0]
 
@@ -67,7 +66,7 @@ EQUATIONS = [
         "value-rows",
         "Value rows never meet: a check with V = 1 loses nothing but transposes.",
         FOLLOWS,
-        shapes=TOKENS,
+        shapes=KDA_TOKENS,
         claim=claim_rows,
         subject=rules.kda,
         ring=[{"C": 3, "K": 2, "V": 2}],

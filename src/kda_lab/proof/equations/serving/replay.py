@@ -4,11 +4,10 @@ each token.
 
 from kda_lab import rules
 from kda_lab.algebra import replay
-from kda_lab.proof.equations.serving.rollback import residuals
+from kda_lab.proof.equations.common import KDA_TOKENS, residuals
 from kda_lab.proof.registry import polynomial, wrong
 
 DERIVED = "derived here; ReplaySSM (Dao AI Lab 2026) is the idea"
-SHAPES = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
 RING = [{"C": 3, "K": 2, "V": 1}]
 FIELD = [{"C": 9, "K": 4, "V": 3}, {"C": 4, "K": 3, "V": 5}]
 REAL = [{"C": 7, "K": 4, "V": 3}]
@@ -16,7 +15,7 @@ REAL = [{"C": 7, "K": 4, "V": 3}]
 
 def recorded(x):
     """States and outputs of the token loop, and what each token wrote; the first from ``rules``."""
-    _, rows = residuals(x, x.beta)
+    _, rows = residuals(x.S, x.k, x.v, x.alpha, x.beta)
     states, outputs = [x.S], []
     for token in zip(x.q, x.k, x.v, x.alpha, x.beta):
         S, o = rules.kda(states[-1], *token)
@@ -63,7 +62,7 @@ EQUATIONS = [
         "A checkpoint and n records answer as the state behind them: S_n x = S_0 (e^G_n x) + sum over j of u_j <k_j "
         "e^(G_n - G_j), x>.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_read,
         subject=replay.read,
         ring=RING,
@@ -87,7 +86,7 @@ EQUATIONS = [
         "replay-step",
         "The next token needs two reads: u = beta (v - S_n (a k)), o = S_n (a q) + u <k, q>.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_step,
         subject=replay.step,
         ring=RING,
@@ -108,7 +107,7 @@ EQUATIONS = [
         "replay-anchor",
         "Records do not know their checkpoint: moved over the first m of them, it gives with the rest the same state.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_anchor,
         subject=replay.advance,
         ring=RING,

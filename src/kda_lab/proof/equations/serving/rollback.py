@@ -4,12 +4,11 @@ import torch
 
 from kda_lab import rules
 from kda_lab.algebra import affine, chunk, rollback, triangular
-from kda_lab.proof.equations.common import normal, require
+from kda_lab.proof.equations.common import KDA_TOKENS, normal, require, residuals
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 
 DERIVED = "derived here"
 REPLAY = "derived here; serving systems call it replay"
-SHAPES = "S:V,K q:C,K k:C,K v:C,V alpha:C,K beta:C"
 FIELD = [{"C": 5, "K": 3, "V": 2}, {"C": 3, "K": 6, "V": 2}]
 REAL = [{"C": 3, "K": 4, "V": 3}]
 SMALL = [{"C": 3, "K": 2, "V": 2}, {"C": 5, "K": 2, "V": 1}]
@@ -44,20 +43,10 @@ def claim_singular(x, lost):
     yield z * alpha, k
 
 
-def residuals(x, beta):
-    """All states and residuals of the token loop."""
-    states, rows = [x.S], []
-    for k, v, a, b in zip(x.k, x.v, x.alpha, beta):
-        S = states[-1] * a
-        rows.append((v - S @ k) * b)
-        states.append(S + rules.outer(rows[-1], k))
-    return states, rows
-
-
 def claim_undo(x, undo):
     """With the residuals kept, the run goes back token by token; also through a full overwrite."""
     for beta in (x.beta, [1 / (k @ k) for k in x.k]):
-        states, rows = residuals(x, beta)
+        states, rows = residuals(x.S, x.k, x.v, x.alpha, beta)
         S = states[-1]
         for t in range(len(x.k) - 1, -1, -1):
             S = undo(S, rows[t], x.k[t], x.alpha[t])
@@ -78,14 +67,11 @@ def taken_back(g, tokens, K=16, V=8):
     """The error in fp32 of undoing tokens with stored residuals, in units of the first state's size."""
     k = torch.nn.functional.normalize(normal(tokens, K, seed=1, dtype=torch.float32), dim=-1)
     v, start = normal(tokens, V, seed=2, dtype=torch.float32), normal(V, K, seed=3, dtype=torch.float32)
-    alpha = torch.full((K,), g).exp()
-    S, rows = start, []
-    for t in range(tokens):
-        S = S * alpha
-        rows.append((v[t] - S @ k[t]) * 0.5)
-        S = S + rules.outer(rows[-1], k[t])
+    alpha = torch.full((tokens, K), g).exp()
+    states, rows = residuals(start, k, v, alpha, [0.5] * tokens)
+    S = states[-1]
     for t in range(tokens - 1, -1, -1):
-        S = rollback.undo(S, rows[t], k[t], alpha)
+        S = rollback.undo(S, rows[t], k[t], alpha[t])
     return ((S - start).abs().max() / start.abs().max()).item()
 
 
@@ -140,7 +126,7 @@ EQUATIONS = [
         "inverse-transition",
         "T^-1 = (I + beta / (1 - beta |k|^2) k k^T) Diag(1 / alpha), where beta |k|^2 is not 1 and no decay is 0.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_inverse,
         subject=rollback.inverse_transition,
         field_sizes=FIELD,
@@ -162,7 +148,7 @@ EQUATIONS = [
         "At beta |k|^2 = 1 a step erases what the state holds along k / alpha: different states become one, and no "
         "inverse exists.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_singular,
         subject=rollback.lost_direction,
         field_sizes=FIELD,
@@ -178,7 +164,7 @@ EQUATIONS = [
         "rollback-residual",
         "With the residual kept, S_(t-1) = (S_t - r k^T) Diag(1 / alpha), through full overwrites too.",
         DERIVED,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_undo,
         subject=rollback.undo,
         field_sizes=FIELD,
@@ -211,7 +197,7 @@ EQUATIONS = [
         "Any state inside a chunk comes from its residuals, keys and decays: S_n = S_0 e^G_n + sum over i <= n of "
         "r_i (k_i e^(G_n - G_i))^T.",
         REPLAY,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_states,
         subject=rollback.states,
         ring=SMALL,
@@ -242,7 +228,7 @@ EQUATIONS = [
         "chunk-causal",
         "The leading n by n part of R is the inverse of n tokens; so are the first n rows of U, W, E and O theirs.",
         REPLAY,
-        shapes=SHAPES,
+        shapes=KDA_TOKENS,
         claim=claim_causal,
         subject=chunk.kda,
         ring=[{"C": 4, "K": 2, "V": 1}],

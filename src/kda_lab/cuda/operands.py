@@ -6,6 +6,7 @@ dense, in one type. For arguments that are plain already nothing here copies, or
 
 import contextlib
 import ctypes
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,43 @@ from kda_lab.cuda import compile as cuda_compile
 
 TYPES = {torch.float32: "float", torch.float16: "__half", torch.bfloat16: "__nv_bfloat16"}
 GATES = {"none": 0, "given": 1, "bounded": 2, "softplus": 3}
+
+
+class ChunkCall(NamedTuple):
+    """One call of a chunk kernel in the words of this folder; `chunk.kda_chunk_forward` says what each means.
+
+    >>> x = torch.zeros(1, 4, 2, 8)
+    >>> ChunkCall(x, x, x, gate="none").erase
+    True
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor | None = None
+    beta: torch.Tensor | None = None
+    scale: float | None = None
+    initial_state: torch.Tensor | None = None
+    output_final_state: bool = False
+    cu_seqlens: torch.Tensor | None = None
+    l2norm: bool = False
+    beta_sigmoid: bool = False
+    A_log: torch.Tensor | None = None
+    dt_bias: torch.Tensor | None = None
+    lower_bound: float | None = None
+    gate: str = "given"
+    erase: bool = True
+    exact: bool | None = None
+
+
+def chunk_call(named):
+    """The `ChunkCall` of these arguments by name; what is no field of it is left out.
+
+    >>> x = torch.zeros(1, 4, 2, 8)
+    >>> chunk_call(dict(q=x, k=x, v=x, gate="none", segments=1)).gate
+    'none'
+    """
+    return ChunkCall(**{name: x for name, x in named.items() if name in ChunkCall._fields})
 
 
 class Rows(ctypes.Structure):
@@ -54,7 +92,7 @@ def plain(x):
     return None if x is None else x.float().contiguous()
 
 
-def bounds(cu_seqlens):
+def boundaries(cu_seqlens):
     """Dense, in int64; None for None."""
     return None if cu_seqlens is None else cu_seqlens.to(torch.int64).contiguous()
 
@@ -91,10 +129,10 @@ def point(args, **tensors):
         setattr(args, name, None if x is None else x.data_ptr())
 
 
-def numbers(scale, lower_bound, K):
+def scale_and_bound(scale, lower_bound, K):
     """The scale of q, K^-1/2 unless one is given, and the bound of the gate.
 
-    >>> numbers(None, None, 64)
+    >>> scale_and_bound(None, None, 64)
     {'scale': 0.125, 'lower_bound': 0.0}
     """
     return {"scale": K**-0.5 if scale is None else scale, "lower_bound": lower_bound or 0.0}
