@@ -48,8 +48,8 @@ Everything that the pages, and your code, need is a name of one module:
 
 ```
 
-Names are imported when they are first used, so `import kda_lab` loads no torch. This page is written by `tools/api_page.py` from that
-list; the modules behind it follow, floor by floor.
+Names are imported when they are first used, so `import kda_lab` loads no torch. This page is written by
+`tools/api_page.py` from that list; the modules behind it follow, floor by floor.
 
 """
 

@@ -17,6 +17,7 @@ that fits no site, or that is killed, is an error. Exit status 0 when every othe
 import argparse
 import ast
 import contextlib
+import copy
 import doctest
 import functools
 import importlib
@@ -47,6 +48,7 @@ MODULES = ("rules", *(f"{floor}.{name}" for floor, names in FLOORS.items() for n
 TESTS = {
     "rules": "tests/algebra/test_definitions.py",
     "algebra.chunk": "tests/algebra/test_definitions.py",
+    "parts.position": "tests/algebra/test_position.py",
     "study.costs": "tests/study/test_costs.py",
 }
 STAGES = ("equations", "doctests", "tests")
@@ -70,13 +72,13 @@ SECONDS = 60
 
 
 class Mutant(NamedTuple):
-    """One changed module.   line: number   text: that line   change: before and after   source: the whole module."""
+    """One change of a module.   text: the line as it is   change: before and after   number: among its mutants."""
 
     module: str
     line: int
     text: str
     change: str
-    source: str
+    number: int
 
     def __str__(self):
         return f"{self.module}:{self.line}  {self.change}"
@@ -92,19 +94,23 @@ def path_of(module):
 
 
 def index_constants(tree):
-    """The whole numbers that stand in a subscript, in an argument of ``range``, or as a bound of a slice."""
+    """The whole numbers in a subscript or in an argument of ``range``, by identity, each with what stands around it."""
+    found = {}
     for node in ast.walk(tree):
         inside = [node.slice] if isinstance(node, ast.Subscript) else []
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
             inside = node.args
         for part in inside:
-            yield from (n for n in ast.walk(part) if isinstance(n, ast.Constant) and type(n.value) is int)
+            # the walk goes from outside inwards: the nearest stays
+            found |= {id(n): node for n in ast.walk(part) if isinstance(n, ast.Constant) and type(n.value) is int}
+    return found
 
 
 def sites(tree):
-    """(node, change) for each mutation of a module: operators, operands, transposes, signs, shifted indices.
+    """(node, change, shown) for each mutation of a module: operators, operands, transposes, signs, shifted indices.
 
-    change: a function of the node that returns the node to put in its place.
+    change: a function of the node that returns the node to put in its place   shown: the node whose text says what
+    changes. Operands that are alike are not swapped.
     """
 
     def replaced(field, value):
@@ -118,21 +124,21 @@ def sites(tree):
         node.left, node.right = node.right, node.left
         return node
 
-    indices = {id(n) for n in index_constants(tree)}
+    around = index_constants(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.BinOp):
-            yield from ((node, replaced("op", new())) for new in SWAPS.get(type(node.op), []))
-            if isinstance(node.op, ast.MatMult | ast.Sub):
-                yield node, swapped
+            yield from ((node, replaced("op", new()), node) for new in SWAPS.get(type(node.op), []))
+            if isinstance(node.op, ast.MatMult | ast.Sub) and ast.dump(node.left) != ast.dump(node.right):
+                yield node, swapped, node
         elif isinstance(node, ast.Compare):
             rest = node.ops[1:]
-            yield from ((node, replaced("ops", [new(), *rest])) for new in SWAPS.get(type(node.ops[0]), []))
+            yield from ((node, replaced("ops", [new(), *rest]), node) for new in SWAPS.get(type(node.ops[0]), []))
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-            yield node, replaced("op", ast.UAdd())
+            yield node, replaced("op", ast.UAdd()), node
         elif isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
-            yield node, lambda n: n.value
-        elif isinstance(node, ast.Constant) and id(node) in indices:
-            yield from ((node, replaced("value", node.value + step)) for step in (1, -1))
+            yield node, lambda n: n.value, node
+        elif id(node) in around:
+            yield from ((node, replaced("value", node.value + step), around[id(node)]) for step in (1, -1))
 
 
 class _Change(ast.NodeTransformer):
@@ -146,25 +152,30 @@ class _Change(ast.NodeTransformer):
 def mutants(module, source=None):
     """All mutants of a module.
 
-    >>> [m.change for m in mutants("toy", "x = a.T - b")]
-    ['a.T - b -> a.T + b', 'a.T - b -> b - a.T', 'a.T -> a']
+    >>> [m.change for m in mutants("toy", "x = a.T - b[1]")]
+    ['a.T - b[1] -> a.T + b[1]', 'a.T - b[1] -> b[1] - a.T', 'a.T -> a', 'b[1] -> b[2]', 'b[1] -> b[0]']
     """
     source = path_of(module).read_text() if source is None else source
     lines = source.splitlines()
     out = []
-    for i in range(len(list(sites(ast.parse(source))))):
-        tree = ast.parse(source)
-        node, change = list(sites(tree))[i]
-        line, before, after = node.lineno, ast.unparse(node), []
-
-        def record(n, change=change, after=after):
-            after.append(change(n))
-            return after[0]
-
-        tree = _Change(node, record).visit(tree)
-        text = f"{before} -> {ast.unparse(after[0])}"
-        out.append(Mutant(module, line, lines[line - 1].strip(), text, ast.unparse(ast.fix_missing_locations(tree))))
+    for number, (node, change, shown) in enumerate(sites(ast.parse(source))):
+        copies = {}
+        after = copy.deepcopy(shown, copies)
+        changed = change(copies[id(node)])
+        text = f"{ast.unparse(shown)} -> {ast.unparse(changed if shown is node else after)}"
+        out.append(Mutant(module, node.lineno, lines[node.lineno - 1].strip(), text, number))
     return out
+
+
+def mutated(source, number):
+    """The source with its mutant of this number.
+
+    >>> mutated("x = a.T - b[1]", 2)
+    'x = a - b[1]'
+    """
+    tree = ast.parse(source)
+    node, change, _ = list(sites(tree))[number]
+    return ast.unparse(ast.fix_missing_locations(_Change(node, change).visit(tree)))
 
 
 def equivalents(found, listed):
@@ -334,7 +345,8 @@ def outcomes(jobs, slugs, workers):
     while waiting or running:
         while waiting and len(running) < workers:
             mutant = waiting.pop()
-            pid, read = in_child(functools.partial(trial, {mutant.module: mutant.source}, slugs(mutant)))
+            source = mutated(path_of(mutant.module).read_text(), mutant.number)
+            pid, read = in_child(functools.partial(trial, {mutant.module: source}, slugs(mutant)))
             running[pid] = mutant, read
         pid, status = os.wait()
         mutant, read = running.pop(pid)

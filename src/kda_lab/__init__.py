@@ -23,16 +23,12 @@ floors above them.
 from typing import TYPE_CHECKING
 
 from kda_lab.data.lazy import names
+from kda_lab.rules import RULES
 
 __version__ = "0.2.0"
 
-_OPS = [
-    f"{form}_{rule}"
-    for form in ("chunk", "recurrent", "naive")
-    for rule in ("kda", "gated_delta_rule", "gdn2", "delta_rule", "linear_attention")
-]
 _HOMES = {
-    "ops": ("", *_OPS, "trusted_values"),
+    "ops": ("", "trusted_values", *(f"{form}_{rule}" for form in ("chunk", "recurrent", "naive") for rule in RULES)),
     "layer": ("", "DeltaNet", "GatedDeltaNet", "KimiDeltaAttention", "load_checkpoint"),
     "proof": ("",),
     "proof.equations": ("", "EQUATIONS", "prove"),
@@ -87,22 +83,7 @@ if TYPE_CHECKING:
     from kda_lab.layer import GatedDeltaNet as GatedDeltaNet
     from kda_lab.layer import KimiDeltaAttention as KimiDeltaAttention
     from kda_lab.layer import load_checkpoint as load_checkpoint
-    from kda_lab.ops.contract import trusted_values as trusted_values
-    from kda_lab.ops.delta_rule import chunk_delta_rule as chunk_delta_rule
-    from kda_lab.ops.delta_rule import naive_delta_rule as naive_delta_rule
-    from kda_lab.ops.delta_rule import recurrent_delta_rule as recurrent_delta_rule
-    from kda_lab.ops.gated_delta_rule import chunk_gated_delta_rule as chunk_gated_delta_rule
-    from kda_lab.ops.gated_delta_rule import naive_gated_delta_rule as naive_gated_delta_rule
-    from kda_lab.ops.gated_delta_rule import recurrent_gated_delta_rule as recurrent_gated_delta_rule
-    from kda_lab.ops.gdn2 import chunk_gdn2 as chunk_gdn2
-    from kda_lab.ops.gdn2 import naive_gdn2 as naive_gdn2
-    from kda_lab.ops.gdn2 import recurrent_gdn2 as recurrent_gdn2
-    from kda_lab.ops.kda import chunk_kda as chunk_kda
-    from kda_lab.ops.kda import naive_kda as naive_kda
-    from kda_lab.ops.kda import recurrent_kda as recurrent_kda
-    from kda_lab.ops.linear_attention import chunk_linear_attention as chunk_linear_attention
-    from kda_lab.ops.linear_attention import naive_linear_attention as naive_linear_attention
-    from kda_lab.ops.linear_attention import recurrent_linear_attention as recurrent_linear_attention
+    from kda_lab.ops import *  # noqa: F403
     from kda_lab.pages import figures as figures
     from kda_lab.pages import gpucell as gpucell
     from kda_lab.pages import notation as notation

@@ -90,10 +90,26 @@ def test_the_batched_adjoint_is_the_definition():
     args = x.S, x.q, x.k, x.v, x.g.exp(), x.beta
     wanted = chunk_backward.kda(*args, chunk.kda(*args), dO, dS)
     batched = lambda y: y[None, :, None]
-    problem = Problem(*map(batched, (x.q, x.k, x.v, x.g, x.beta)), None, None)
-    got = gradient.backward(problem, 20, x.S[None, None], batched(dO), dS[None, None])
+    beta = batched(x.beta)[..., None]
+    problem = Problem(*map(batched, (x.q, x.k, x.v, x.g)), beta, beta, None, None)
+    dQ, dK, dV, dg, derase, dwrite, dS = gradient.backward(problem, 20, x.S[None, None], batched(dO), dS[None, None])
+    got = (dQ, dK, dV, dg, derase + dwrite, dS)
     for y, name in zip(got, ("dQ", "dK", "dV", "dg", "dbeta", "dS")):
         torch.testing.assert_close(y.squeeze(), getattr(wanted, name), rtol=1e-12, atol=1e-12)
+
+
+def test_the_batched_adjoint_with_two_gates_is_the_definition():
+    x = inputs.head(20, 4, 3, torch.Generator().manual_seed(5), gates="strong")
+    draw = torch.Generator().manual_seed(6)
+    erase, write = (torch.rand(20, n, generator=draw, dtype=torch.float64) for n in (4, 3))
+    dO, dS = (torch.randn(*shape, generator=draw, dtype=torch.float64) for shape in ((20, 3), (3, 4)))
+    args = x.S, x.q, x.k, x.v, x.g.exp(), erase, write
+    wanted = chunk_backward.gated_delta_2(*args, chunk.gated_delta_2(*args), dO, dS)
+    batched = lambda y: y[None, :, None]
+    problem = Problem(*map(batched, (x.q, x.k, x.v, x.g, erase, write)), None, None)
+    got = gradient.backward(problem, 20, x.S[None, None], batched(dO), dS[None, None])
+    for y, exact in zip(got, wanted):
+        torch.testing.assert_close(y.squeeze(), exact, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("T", "C", "chunks"), [(64, 16, 4), (128, 32, 4), (128, 16, 8)])
@@ -101,8 +117,9 @@ def test_what_is_kept_beside_the_inputs_grows_with_chunks_and_not_with_tokens(T,
     x = leaves("kda", T, H=2, HV=2)
     given = {y.data_ptr() for y in x.values()}
     saved = {}
+    *first, beta, S = x.values()
     with torch.autograd.graph.saved_tensors_hooks(lambda y: saved.setdefault(y.data_ptr(), y), lambda y: y):
-        gradient.run(Problem(*x.values(), None), C)
+        gradient.run(Problem(*first, beta[..., None], beta[..., None], S, None), C)
     assert [y.shape for at, y in saved.items() if at not in given] == [(chunks, 2, 3, 4)]
 
 

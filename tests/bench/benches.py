@@ -4,7 +4,8 @@ import math
 
 from kda_lab import ops
 from kda_lab.bench import check, document, run
-from kda_lab.bench.implementations import READABLE, Implementation, public_words
+from kda_lab.bench.implementations import READABLE, Implementation
+from kda_lab.ops.words import in_public_words
 
 # an empty sequence, two with tails; heads 0, 2 and 3 are those that float64 computes
 SHAPE, UNSEEN = "0+50+90 H=4", 1
@@ -25,7 +26,7 @@ SETTINGS = run.Settings(device="cpu", repeats=5, clock=Clock())
 
 
 def right(arguments):
-    named = public_words(arguments)
+    named = in_public_words(arguments)
     return lambda: ops.chunk_kda(**named)
 
 

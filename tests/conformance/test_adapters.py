@@ -8,6 +8,7 @@ import torch
 
 from kda_lab import conformance, ops
 from kda_lab.conformance.adapters import cudnn, fla, ours
+from kda_lab.conformance.case import ALL
 from kda_lab.conformance.judge import generate
 from kda_lab.cuda import chunk, hopper
 
@@ -175,3 +176,23 @@ def test_single_sequences_are_cut_and_no_others(monkeypatch):
     for more in (dict(K=64, V=128), dict(K=128, V=64), dict(B=2), dict(cu_seqlens=[0, 4]), dict(cu_seqlens=[0, 2, 4])):
         ours.hopper_in_segments_kda(**generate.arguments("kda", 4, generate.generator(0), **more))
     assert seen == [3, 1, 1, 3, 1]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [fla.chunk_kda, fla.fused_recurrent_kda, cudnn.chunk_kda]
+    + [ours.naive_kda, ours.torch_kda, ours.cuda_kda, ours.hopper_kda, ours.hopper_in_segments_kda, ours.decode_kda],
+    ids=lambda f: f"{f.__module__.rpartition('.')[2]}:{f.__name__}",
+)
+def test_no_adapter_takes_a_keyword_and_drops_it(function):
+    with pytest.raises(TypeError, match="chunksize"):
+        function(**generate.arguments("kda", 3, generate.generator(0)), chunksize=16)
+
+
+def test_the_oracle_of_every_rule_is_there_by_name_and_says_what_it_takes():
+    for rule in ALL:
+        function = conformance.adapters.load(f"kda_lab.conformance.adapters.ours:naive_{rule}")
+        assert (
+            conformance.wrap(function, rule).capabilities
+            == conformance.wrap(getattr(ops, f"naive_{rule}"), rule).capabilities
+        )

@@ -8,6 +8,7 @@ import torch
 from kda_lab import conformance, ops
 from kda_lab.conformance import run
 from kda_lab.conformance.adapters.ours import torch_kda
+from kda_lab.conformance.case import ALL
 from kda_lab.conformance.judge import generate, oracle, reading, tolerance
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,7 +117,7 @@ def test_nan_is_larger_than_every_budget():
     assert tolerance.row_errors(y, x).size == torch.inf
 
 
-@pytest.mark.parametrize("rule", reading.STEPS)
+@pytest.mark.parametrize("rule", ALL)
 @pytest.mark.parametrize("options", [{}, {"B": 2, "H": 1, "HV": 3}, {"cu_seqlens": [0, 0, 7, 20, 33]}])
 def test_the_oracle_reads_the_contract_as_the_oracle_of_the_package_does(rule, options):
     # two readings with no code in common: gates, norms, groups, packed rows, rows of nobody

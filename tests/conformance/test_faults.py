@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kda_lab import conformance
+from kda_lab.conformance.case import ALL
 from tests.conformance.faults import FAULTS, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -46,7 +47,8 @@ def test_a_correct_variant_passes_every_case(planted):
 
 def test_there_are_enough_of_both_and_of_every_kind():
     assert len(FAULTS) >= 48 and len(VARIANTS) >= 9
-    assert {p.op for p in FAULTS} == {p.op for p in VARIANTS} == {"kda", "gated_delta_rule", "delta_rule"}
+    assert {p.op for p in FAULTS} == {p.op for p in VARIANTS} == set(ALL)
+    assert all(sum(p.op == op for p in FAULTS) >= 6 for op in ALL)
     names = [p.name for p in FAULTS + VARIANTS]
     assert len(set(names)) == len(names)
 

@@ -6,11 +6,11 @@ import torch
 from kda_lab import conformance, ops
 from kda_lab.conformance import run
 from kda_lab.conformance.adapters import ours
+from kda_lab.conformance.case import ALL
 from kda_lab.conformance.judge import generate
 from tests.compilers import needs_compiler
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-RULES = ("kda", "gated_delta_rule", "delta_rule")
 ON_A_GPU = {"needs a CUDA device"}
 
 
@@ -18,7 +18,7 @@ def passes(found):
     assert conformance.all_ok(found), [f"{r.case}: {r.outcome}: {r.reason}" for r in found if not conformance.ok(r)]
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ALL)
 def test_our_three_forms_pass_every_case_of_a_cpu(rule):
     # one after the other, since they share what is right
     for function in (getattr(ops, f"chunk_{rule}"), getattr(ops, f"recurrent_{rule}"), getattr(ours, f"naive_{rule}")):

@@ -110,9 +110,9 @@ def test_no_circle_of_imports_at_any_level():
 def test_the_search_for_circles_sees_them():
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter({"cuda.compile": {"cuda.chunk"}, "cuda.chunk": {"cuda.compile"}}).prepare()
-    assert ("ops.gradient", "ops.run") in {(n, "ops.run") for n, _ in imports(PACKAGE / "ops/run.py")}
+    seen = {name for name, _ in imports(PACKAGE / "ops/run.py")}
     # imports inside of functions count
-    assert "cuda.hopper" in {n for n, _ in imports(PACKAGE / "ops/run.py")}
+    assert {"ops.gradient", "cuda.kernels", "cuda.decode"} <= seen
 
 
 @pytest.mark.parametrize("path", FILES, ids=module)

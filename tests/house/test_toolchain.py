@@ -64,12 +64,12 @@ def test_a_marker_that_is_missing_or_open_is_an_error(text, slug, said):
 
 
 def test_python_source_is_quoted_without_an_import():
-    path, first, last, code = kda_book.python_source("kda_lab.pages.gpucell.RecordError")
+    path, first, last, code = kda_book.python_source("kda_lab.pages.records.RecordError")
     lines = path.read_text(encoding="utf-8").split("\n")
     assert code.startswith("class RecordError") and lines[first - 1].startswith("class RecordError") and last >= first
     assert '"""' not in kda_book.python_source("kda_lab.data.sources.python_digest", doc=False)[3]
     assert kda_book.python_source("kda_lab.pages.figures.Board.box")[3].startswith("def box(")
-    assert kda_book.python_source("kda_lab.pages.gpucell.SCHEMA")[3] == "SCHEMA = 1"
+    assert kda_book.python_source("kda_lab.pages.records.SCHEMA")[3] == "SCHEMA = 1"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,25 @@ def test_every_requirement_is_pinned_and_the_lock_agrees():
     for asked in [*project["dependencies"], *(x for extra in project["optional-dependencies"].values() for x in extra)]:
         name = re.sub("[-_.]+", "-", re.match(r"[\w.-]+", asked)[0]).lower()
         assert name in {*pins["requirements.txt"], "kda-lab", "pre-commit"}, f"requirements.txt has no pin for {asked}"
+
+
+def test_what_the_changes_say_has_moved_is_there():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", text.partition("### Moved")[2], re.M)
+    assert len(rows) > 20
+    for was, now in rows:
+        names = re.findall(r"`([^`]*)`", now)
+        if not names[0].startswith("kda_lab"):
+            continue
+        folder = names[0].rpartition(".")[0]
+        places = [f"{folder}{name}" if name.startswith(".") else name for name in names]
+        if now.endswith("same names"):
+            places = [f"{names[0]}.{name.rpartition('.')[2]}" for name in re.findall(r"`([^`]*)`", was)]
+            # a package itself, as in "kda_lab.equations, its common"
+            places = [place for place in places if place != "kda_lab.proof.equations.equations"]
+        for place in places:
+            path = ROOT / "src" / (place if "/" in place else place.replace(".", "/"))
+            assert path.is_dir() or path.with_suffix(".py").is_file(), f"CHANGELOG.md: there is no {place}, for {was}"
 
 
 def test_make_help_lists_every_target():

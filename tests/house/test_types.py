@@ -19,11 +19,16 @@ FILES = (p.relative_to(ROOT / "src").with_suffix("") for p in (ROOT / "src/kda_l
 MODULES = {".".join(p.parts).removesuffix(".__init__") for p in FILES}
 
 
-def typed_imports():
-    """What the block for type checkers imports: {public name: (module, name in it)}."""
-    tree = ast.parse((ROOT / "src/kda_lab/__init__.py").read_text())
+def typed_imports(package="kda_lab"):
+    """What a package's block for type checkers imports: {public name: (module, name in it)}."""
+    tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text())
     (block,) = (n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")
-    return {a.asname: (node.module, a.name) for node in block.body for a in node.names}
+    found = {}
+    for node in block.body:
+        # a floor that has a block of its own
+        star = [a.name for a in node.names] == ["*"]
+        found |= typed_imports(node.module) if star else {a.asname: (node.module, a.name) for a in node.names}
+    return found
 
 
 def test_the_block_for_checkers_and_the_lazy_table_name_the_same_things():

@@ -19,6 +19,10 @@ KINDS = {
         layer.KimiDeltaAttention,
         {"head_dim": 8, "num_heads": 2, "expand_v": 2, "allow_neg_eigval": True, "full_rank_gate": True},
     ),
+    "gated deltanet 2": (
+        layer.KimiDeltaAttention,
+        {"head_dim": 8, "num_heads": 2, "num_v_heads": 4, "expand_v": 2, "rule": "gdn2"},
+    ),
     "gated deltanet": (layer.GatedDeltaNet, {"head_dim": 8, "num_heads": 2, "num_v_heads": 4, "expand_v": 2}),
     "deltanet": (layer.DeltaNet, {"num_heads": 3, "expand_v": 2}),
 }
@@ -49,9 +53,14 @@ def plain(made, x, S=None):
         taps = getattr(made, f"{name}_conv1d").weight  # [D, 1, w]
         streams.append(functional.silu(functional.conv1d(functional.pad(y, (w - 1, 0)), taps, groups=len(taps))).mT)
     q, k, v = split(streams[0], made.K), split(streams[1], made.K), split(streams[2], made.V)
-    beta = made.b_proj(x).sigmoid() * (2 if made.allow_neg_eigval else 1)
-    gates, rule = {}, "delta_rule"
-    if isinstance(made, layer.KimiDeltaAttention):
+    erase = made.b_proj(x).sigmoid() * (2 if made.allow_neg_eigval else 1)
+    gates, written, rule = {}, {"beta": erase}, "delta_rule"
+    if hasattr(made, "w_proj"):
+        # the erase gate belongs to the key heads, the write gate to the value heads
+        erase = split(erase, made.K).repeat_interleave(made.num_v_heads // made.num_heads, -2)
+        written = {"b": erase, "w": split(made.w_proj(x).sigmoid(), made.V)}
+        rule, gates["g"] = "gdn2", split(made.f_proj(x), made.K)
+    elif isinstance(made, layer.KimiDeltaAttention):
         rule, gates["g"] = "kda", split(made.f_proj(x), made.K)
     elif isinstance(made, layer.GatedDeltaNet):
         rule, gates["g"] = "gated_delta_rule", made.a_proj(x)
@@ -63,7 +72,7 @@ def plain(made, x, S=None):
             "lower_bound": made.lower_bound,
         }
     o, S = getattr(ops, f"naive_{rule}")(
-        q, k, v, beta=beta, **gates, initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=True
+        q, k, v, **written, **gates, initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=True
     )
     y = o / (o.square().mean(-1, keepdim=True) + made.norm_eps).sqrt() * made.o_norm.weight
     if hasattr(made, "g_proj"):

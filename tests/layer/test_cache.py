@@ -180,7 +180,12 @@ def test_the_fused_kernel_takes_the_cache_as_it_is(kind, monkeypatch):
     """The CUDA source, run on the CPU, behind the layer's own call; three tokens, one of them taken back."""
     made, x = make(kind, torch.float32), hidden(2, 9, dtype=torch.float32)
     results = []
-    for advance in (step_module.step, decode.kda_decode):
+
+    def kernel(qkv, gate, gates, *rest, rule, **options):
+        assert (rule, len(gates)) == (made.rule.name, 1)
+        return decode.kda_decode(qkv, gate, *gates, *rest, **options)
+
+    for advance in (step_module.step, kernel):
         monkeypatch.setattr("kda_lab.layer.base.step", advance)
         cache = made.new_cache(2, num_spec=2)
         made.prefill(x[:, :4], cache)
@@ -237,6 +242,9 @@ def test_what_does_not_fit_is_refused_in_one_sentence():
         "0 to the tokens of the last step, got 2 of 1": lambda: cache.accept([1, 2]),
         "one count for each request": lambda: cache.accept([1]),
         "num_v_heads must be a multiple": lambda: layer.KimiDeltaAttention(8, head_dim=4, num_heads=2, num_v_heads=3),
+        "rule must be one that erases and has a decay a channel, kda or gdn2, got 'delta_rule'": lambda: (
+            layer.KimiDeltaAttention(8, head_dim=4, num_heads=2, rule="delta_rule")
+        ),
         "lower_bound must be negative": lambda: layer.KimiDeltaAttention(8, head_dim=4, num_heads=2, lower_bound=5.0),
         "whole number": lambda: layer.DeltaNet(10, num_heads=4),
         "conv_size at least 2": lambda: layer.DeltaNet(8, num_heads=2, conv_size=1),

@@ -49,6 +49,31 @@ def test_state_dicts_of_flash_linear_attention_load_and_come_back(name, case):
         torch.testing.assert_close(made(x), plain(made.double(), x.double())[0].float(), rtol=1e-4, atol=1e-4)
 
 
+def test_gated_deltanet_2_has_the_parameters_of_its_layer_in_flash_linear_attention():
+    """fla.layers.GatedDeltaNet2 with as many value heads as key heads, read in its source; K = 8, V = 16, H = 3."""
+    made = layer.KimiDeltaAttention(HIDDEN, head_dim=8, expand_v=2, num_heads=3, rule="gdn2")
+    shapes = {
+        "A_log": (3,),
+        "dt_bias": (24,),
+        "q_proj.weight": (24, HIDDEN),
+        "k_proj.weight": (24, HIDDEN),
+        "v_proj.weight": (48, HIDDEN),
+        "q_conv1d.weight": (24, 1, 4),
+        "k_conv1d.weight": (24, 1, 4),
+        "v_conv1d.weight": (48, 1, 4),
+        "f_proj.0.weight": (16, HIDDEN),
+        "f_proj.1.weight": (24, 16),
+        "b_proj.weight": (24, HIDDEN),
+        "w_proj.weight": (48, HIDDEN),
+        "g_proj.0.weight": (16, HIDDEN),
+        "g_proj.1.weight": (48, 16),
+        "g_proj.1.bias": (48,),
+        "o_norm.weight": (16,),
+        "o_proj.weight": (HIDDEN, 48),
+    }
+    assert {name: tuple(p.shape) for name, p in made.state_dict().items()} == shapes
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_reach_every_parameter_through_the_fused_weights(kind):
     made, x = make(kind), hidden(2, 67)

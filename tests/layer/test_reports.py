@@ -100,7 +100,8 @@ def test_a_slow_channel_keeps_an_fp32_state_between_pieces_of_a_prompt():
     with torch.no_grad():
         made.A_log.zero_(), made.f_proj[1].weight.zero_(), made.b_proj.weight.zero_()
         made.dt_bias.fill_(math.log(math.expm1(1e-4)))
-    made.project = lambda x: (lambda qkv, beta, *gates: (qkv, beta - 3.9, *gates))(*project(x))  # sigmoid(-3.9) = 0.02
+    # sigmoid(-3.9) = 0.02
+    made.project = lambda x: (lambda qkv, beta, *gates: (qkv, (beta[0] - 3.9,), *gates))(*project(x))
     # values that wander about a mean, so that small writes add up
     x = hidden(1, 4096, dtype=torch.bfloat16) * 0.2 + hidden(1, 1, seed=5, dtype=torch.bfloat16)
     whole, cache = made.new_cache(1), made.new_cache(2)

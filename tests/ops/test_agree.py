@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kda_lab import inputs, ops, rules
+from tests.leaves import RULES, of_batch
 
-RULES = ("kda", "gated_delta_rule", "delta_rule", "linear_attention")
 # float64 rounds at 1e-16; sums of a few hundred terms of size 1 and a well conditioned inverse leave 1e-12
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
@@ -16,9 +16,7 @@ def batch(T, seed=0, B=2, H=2, HV=4, K=5, V=3, **options):
 
 def run(form, rule, x, **options):
     """One form of one rule on the tensors that it takes."""
-    g = {"kda": [x.g], "gated_delta_rule": [x.g[..., 0]]}.get(rule, [])
-    beta = [] if rule == "linear_attention" else [x.beta]
-    return getattr(ops, f"{form}_{rule}")(x.q, x.k, x.v, *g, *beta, output_final_state=True, **options)
+    return getattr(ops, f"{form}_{rule}")(*of_batch(rule, x), output_final_state=True, **options)
 
 
 def agree(pair, expected, **tolerance):
@@ -33,15 +31,15 @@ def test_naive_is_the_scan_of_the_specification_head_by_head(rule):
     step = {
         "kda": rules.kda,
         "gated_delta_rule": rules.gated_delta,
+        "gdn2": rules.gated_delta_2,
         "delta_rule": rules.delta,
         "linear_attention": rules.linear,
     }[rule]
     for b in range(2):
         for hv in range(4):
-            alpha = {"kda": [x.g[b, :, hv].exp()], "gated_delta_rule": [x.g[b, :, hv, 0].exp()]}.get(rule, [])
-            beta = [] if rule == "linear_attention" else [x.beta[b, :, hv]]
             keys = x.q[b, :, hv // 2] * 5**-0.5, x.k[b, :, hv // 2]
-            S_end, rows = rules.scan(step, x.S[b, hv], *keys, x.v[b, :, hv], *alpha, *beta)
+            v, *others = (y[b, :, hv] for y in of_batch(rule, x._replace(g=x.g.exp()))[2:])
+            S_end, rows = rules.scan(step, x.S[b, hv], *keys, v, *others)
             agree((o[b, :, hv], S[b, hv]), (torch.stack(rows), S_end))
 
 
@@ -86,8 +84,9 @@ def test_beta_from_nothing_to_reflection(beta):
 
 @pytest.mark.parametrize("lower_bound", [-5.0, -0.5, None])
 @pytest.mark.parametrize("flat_bias", [False, True])
+@pytest.mark.parametrize("rule", ["kda", "gdn2"])
 @pytest.mark.parametrize("form", ["chunk", "recurrent"])
-def test_raw_gates_norms_and_logits_agree(form, flat_bias, lower_bound):
+def test_raw_gates_norms_and_logits_agree(form, rule, flat_bias, lower_bound):
     x = batch(70)
     generator = torch.Generator().manual_seed(1)
     A_log, dt_bias = (torch.rand(*shape, generator=generator, dtype=torch.float64) for shape in ((4,), (4, 5)))
@@ -103,7 +102,7 @@ def test_raw_gates_norms_and_logits_agree(form, flat_bias, lower_bound):
         "dt_bias": dt_bias.flatten() if flat_bias else dt_bias,
         "lower_bound": lower_bound,
     }
-    agree(run(form, "kda", x, **options), run("naive", "kda", x, **options))
+    agree(run(form, rule, x, **options), run("naive", rule, x, **options))
 
 
 @pytest.mark.parametrize("lower_bound", [-5.0, None])
@@ -187,3 +186,38 @@ def test_scale_zero_is_a_scale_and_none_is_the_inverse_root():
     x = batch(9)
     assert not run("chunk", "kda", x, scale=0.0)[0].any()
     agree(run("chunk", "kda", x), run("chunk", "kda", x, scale=5**-0.5))
+
+
+@pytest.mark.parametrize("form", ["chunk", "recurrent", "naive"])
+def test_with_both_gates_equal_gated_deltanet_2_is_kda(form):
+    x = batch(70)
+    erase, write = x.beta[..., None].expand(2, 70, 4, 5), x.beta[..., None].expand(2, 70, 4, 3)
+    options = {"initial_state": x.S, "output_final_state": True}
+    got = getattr(ops, f"{form}_gdn2")(x.q, x.k, x.v, x.g, erase, write, **options)
+    agree(got, getattr(ops, f"{form}_kda")(*x[:5], **options))
+
+
+@pytest.mark.parametrize("form", ["chunk", "recurrent"])
+@pytest.mark.parametrize("gate", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("name", ["b", "w"])
+def test_each_gate_of_gated_deltanet_2_from_nothing_to_two(name, gate, form):
+    x = batch(70, gates="weak")
+    named = dict(zip(rules.RULES["gdn2"].tensors, of_batch("gdn2", x)))
+    named |= {name: torch.full_like(named[name], gate), "initial_state": x.S, "output_final_state": True}
+    agree(getattr(ops, f"{form}_gdn2")(**named), ops.naive_gdn2(**named))
+
+
+def test_logits_are_those_of_both_gates():
+    x = batch(20)
+    *first, b, w = of_batch("gdn2", x._replace(beta=4 * x.beta - 2))
+    got = ops.chunk_gdn2(*first, b, w, use_beta_sigmoid_in_kernel=True)
+    agree(got[:1], ops.chunk_gdn2(*first, b.sigmoid(), w.sigmoid())[:1])
+
+
+@pytest.mark.parametrize("form", ["chunk", "recurrent"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2.0**-8)])
+def test_gated_deltanet_2_is_as_good_as_its_roundings(dtype, tolerance, form):
+    x = batch(200, dtype=dtype)
+    for got, wanted in zip(run(form, "gdn2", x, initial_state=x.S), run("naive", "gdn2", x, initial_state=x.S)):
+        # as for kda: fp32 roundings of sums of 64 to 128 products; bf16 results are rounded once
+        assert (got.double() - wanted).norm() < tolerance * wanted.norm()

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from kda_lab import ops
+from kda_lab import ops, rules
 from kda_lab.ops import contract, run
 from tests.compilers import needs_compiler
 from tests.leaves import RULES, tensors
@@ -40,14 +40,14 @@ def test_the_kernel_is_told_all_of_a_call(lower_bound):
         "initial_state": torch.randn(3, 2, 5, 8, generator=torch.Generator().manual_seed(1)),
     }
     # fp32 products and sums, in another order
-    close(run.on_kernel(contract.KDA, contract.Call(**named)), ops.naive_kda(**named), 1e-5)
+    close(run.on_kernel(rules.RULES["kda"], contract.call_of(rules.RULES["kda"], named)), ops.naive_kda(**named), 1e-5)
 
 
 @needs_compiler
 def test_the_kernel_is_told_which_rule():
-    for rule in (contract.GATED_DELTA_RULE, contract.LINEAR_ATTENTION):
+    for rule in (rules.RULES["gated_delta_rule"], rules.RULES["linear_attention"]):
         named = arguments(rule.name, "cpu") | {"output_final_state": True}
-        close(run.on_kernel(rule, contract.Call(**named)), getattr(ops, f"naive_{rule.name}")(**named), 1e-5)
+        close(run.on_kernel(rule, contract.call_of(rule, named)), getattr(ops, f"naive_{rule.name}")(**named), 1e-5)
 
 
 def test_a_missing_package_is_named_once_and_torch_answers(monkeypatch):
@@ -61,7 +61,15 @@ def test_a_missing_package_is_named_once_and_torch_answers(monkeypatch):
 
 
 def test_a_tensor_on_the_cpu_is_not_for_the_kernel():
-    assert not run.kernel_answers(contract.Call(**arguments("kda", "cpu")))
+    assert not run.kernel_answers(contract.call_of(rules.RULES["kda"], arguments("kda", "cpu")))
+
+
+def test_a_gate_that_the_kernels_do_not_know_is_not_for_them(monkeypatch):
+    monkeypatch.setattr(run, "kernel_packages", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    answers = {name: run.kernel_answers(contract.call_of(rules.RULES[name], arguments(name, "cpu"))) for name in RULES}
+    assert answers == dict.fromkeys(RULES, True) | {"gdn2": False}
 
 
 @on_gpu

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kda_lab import ops
+from kda_lab import ops, rules
 
 B, T, H, HV, K, V = 1, 6, 2, 4, 5, 3
 
@@ -13,11 +13,11 @@ def good(rule="kda"):
         "q": torch.zeros(B, T, H, K),
         "k": torch.zeros(B, T, H, K),
         "v": torch.zeros(B, T, HV, V),
-        "g": torch.zeros(B, T, HV, K) if rule == "kda" else torch.zeros(B, T, HV),
+        "g": torch.zeros(B, T, HV, K) if rules.RULES[rule].decay == "channel" else torch.zeros(B, T, HV),
         "beta": torch.zeros(B, T, HV),
     }
-    absent = {"delta_rule": ["g"], "linear_attention": ["g", "beta"]}.get(rule, [])
-    return {name: y for name, y in x.items() if name not in absent}
+    x |= {"b": torch.zeros(B, T, HV, K), "w": torch.zeros(B, T, HV, V)}
+    return {name: x[name] for name in rules.RULES[rule].tensors}
 
 
 RAW = {"use_gate_in_kernel": True, "A_log": torch.zeros(HV)}
@@ -189,6 +189,50 @@ def test_packed_sequences_need_one_batch_row():
     x = {name: torch.cat([y, y]) for name, y in good().items()}
     with pytest.raises(ValueError, match="cu_seqlens needs B = 1, got B = 2; put the sequences one after the other"):
         ops.chunk_kda(**x, cu_seqlens=torch.tensor([0, 6]))
+
+
+TWO_GATES = {
+    "no erase gate": ({"b": None}, TypeError, "b must be a torch tensor, got NoneType"),
+    "integers": ({"w": torch.zeros(B, T, HV, V).long()}, TypeError, "w must be float16, .* got torch.int64; convert"),
+    "b per head": (
+        {"b": torch.zeros(B, T, HV)},
+        ValueError,
+        r"b must be \[B, T, HV, K\] = \(1, 6, 4, 5\), got \(1, 6, 4\); expand a gate per head with b\[\.\.\., None\]",
+    ),
+    "b of the key heads": (
+        {"b": torch.zeros(B, T, H, K)},
+        ValueError,
+        r"b must be .*, got \(1, 6, 2, 5\); one gate for each channel",
+    ),
+    "w in the place of b": (
+        {"b": torch.zeros(B, T, HV, V), "w": torch.zeros(B, T, HV, K)},
+        ValueError,
+        r"b must be \[B, T, HV, K\] = \(1, 6, 4, 5\), got \(1, 6, 4, 3\)",
+    ),
+    "w of the keys": (
+        {"w": torch.zeros(B, T, HV, K)},
+        ValueError,
+        r"w must be \[B, T, HV, V\] = \(1, 6, 4, 3\), got \(1, 6, 4, 5\)",
+    ),
+    "beta": ({"beta": torch.zeros(B, T, HV)}, TypeError, "beta"),
+    "g per head": ({"g": torch.zeros(B, T, HV)}, ValueError, r"g must be \[B, T, HV, K\]"),
+    "A_log alone": ({"A_log": torch.zeros(HV)}, ValueError, "A_log was given, but g is taken as a log decay"),
+}
+
+
+@pytest.mark.parametrize("case", TWO_GATES)
+@pytest.mark.parametrize("form", ["chunk", "recurrent", "naive"])
+def test_gates_with_channels_are_checked_as_beta_is(form, case):
+    change, error, sentence = TWO_GATES[case]
+    with pytest.raises(error, match=sentence):
+        getattr(ops, f"{form}_gdn2")(**(good("gdn2") | change))
+
+
+@pytest.mark.parametrize("rule", rules.RULES)
+@pytest.mark.parametrize("form", ["chunk", "recurrent", "naive"])
+def test_no_keyword_is_taken_and_not_heard(form, rule):
+    with pytest.raises(TypeError, match="chunksize"):
+        getattr(ops, f"{form}_{rule}")(**good(rule), chunksize=16)
 
 
 def test_a_gate_per_channel_is_pointed_to_kda():

@@ -32,14 +32,16 @@ def test_gradients_agree_with_the_oracle(rule, T, form):
 
 @pytest.mark.parametrize("gates", inputs.GATES)
 @pytest.mark.parametrize("keys", ["random", "collinear"])
-def test_gradients_agree_for_every_kind_of_input(keys, gates):
-    named = leaves("kda", 70, gates=gates, keys=keys)
-    agree(gradients("chunk", "kda", named), gradients("naive", "kda", named))
+@pytest.mark.parametrize("rule", ["kda", "gdn2"])
+def test_gradients_agree_for_every_kind_of_input(rule, keys, gates):
+    named = leaves(rule, 70, gates=gates, keys=keys)
+    agree(gradients("chunk", rule, named), gradients("naive", rule, named))
 
 
+@pytest.mark.parametrize("rule", ["kda", "gdn2"])
 @pytest.mark.parametrize("lower_bound", [-5.0, None])
-def test_gradients_reach_the_gate_parameters_the_norm_and_the_logits(lower_bound):
-    named = leaves("kda", 40)
+def test_gradients_reach_the_gate_parameters_the_norm_and_the_logits(lower_bound, rule):
+    named = leaves(rule, 40)
     named["A_log"] = torch.tensor([0.3, -0.2], dtype=torch.float64, requires_grad=True)
     named["dt_bias"] = torch.linspace(-1, 1, 8, dtype=torch.float64).requires_grad_()
     options = {
@@ -48,19 +50,20 @@ def test_gradients_reach_the_gate_parameters_the_norm_and_the_logits(lower_bound
         "use_beta_sigmoid_in_kernel": True,
         "lower_bound": lower_bound,
     }
-    wanted = gradients("naive", "kda", named, **options)
-    agree(gradients("chunk", "kda", named, **options), wanted)
+    wanted = gradients("naive", rule, named, **options)
+    agree(gradients("chunk", rule, named, **options), wanted)
     assert all(y.abs().min() > 0 for name, y in wanted.items() if name in ("A_log", "dt_bias"))
 
 
-def test_gradients_agree_across_packed_sequences():
-    named = leaves("kda", 90)
+@pytest.mark.parametrize("rule", ["kda", "gdn2"])
+def test_gradients_agree_across_packed_sequences(rule):
+    named = leaves(rule, 90)
     cu = torch.tensor([0, 0, 66, 69, 85])
     named["initial_state"] = torch.randn(
         4, 2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
     ).requires_grad_()
-    wanted = gradients("naive", "kda", named, cu_seqlens=cu)
-    agree(gradients("chunk", "kda", named, cu_seqlens=cu), wanted)
+    wanted = gradients("naive", rule, named, cu_seqlens=cu)
+    agree(gradients("chunk", rule, named, cu_seqlens=cu), wanted)
     assert not wanted["v"][:, 85:].any()
 
 

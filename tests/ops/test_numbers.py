@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kda_lab import inputs, ops
+from tests.leaves import RULES, of_batch
 
 FORMS = ("chunk", "recurrent")
 # fp32: roundings of 2^-24 on sums of 64 to 128 products, some of them through an inverse of condition about 100
@@ -135,11 +136,10 @@ def test_weak_gates_behind_strong_ones_keep_their_digits(g, rule):
     assert error(o, o_exact) < 2e-6 and error(S, S_exact) < 2e-6
 
 
-@pytest.mark.parametrize("rule", ["kda", "gated_delta_rule", "delta_rule", "linear_attention"])
+@pytest.mark.parametrize("rule", RULES)
 def test_the_first_token_reaches_the_last_block(rule):
     x = batch(64, gates="weak")
-    g = {"kda": [x.g], "gated_delta_rule": [x.g[..., 0]]}.get(rule, [])
-    rest = [x.k, x.v, *g] + ([] if rule == "linear_attention" else [x.beta])
+    rest = of_batch(rule, x)[1:]
     changed = rest.copy()
     changed[1] = x.v.clone()
     changed[1][:, 0] += 1

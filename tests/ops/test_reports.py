@@ -1,6 +1,7 @@
 """Failures that users of such kernels met, each as its smallest input."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -144,6 +145,30 @@ def test_keys_that_expand_the_state_are_named_in_a_warning(form):
     x = batch(64)
     with pytest.warns(RuntimeWarning, match=r"beta \|k\|\^2 must stay within 0 and 2 .* use_qk_l2norm_in_kernel=True"):
         run(form, x._replace(k=4 * x.k, beta=torch.ones_like(x.beta)))
+
+
+@pytest.mark.parametrize("form", [*FORMS, "naive"])
+def test_an_erase_gate_with_channels_is_named_where_its_eigenvalue_expands(form):
+    x = batch(64)
+    one = torch.ones_like(x.v)
+    with pytest.warns(RuntimeWarning, match=r"the sum of b k\^2 over channels must stay within 0 and 2"):
+        getattr(ops, f"{form}_gdn2")(x.q, 4 * x.k, x.v, x.g, torch.ones_like(x.g), one)
+
+
+def test_silence_is_no_promise_for_an_erase_gate_with_channels():
+    """gdn2-growth: gates within 0..1, unit keys, no warning, and a state that grows by 5/4 for every two tokens."""
+    c, s = (5 / 6) ** 0.5, (1 / 6) ** 0.5
+    k = torch.tensor([[-c, -s], [s, c]], dtype=torch.float64).repeat(50, 1)[None, :, None]
+    b = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).repeat(50, 1)[None, :, None]
+    v, S = torch.zeros(1, 100, 1, 1, dtype=torch.float64), torch.ones(1, 1, 1, 2, dtype=torch.float64)
+    norms = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for T in (98, 100):
+            tokens = (y[:, :T] for y in (k, k, v, 0 * k, b, v))
+            norms.append(ops.chunk_gdn2(*tokens, initial_state=S, output_final_state=True)[1].norm())
+    # the other direction has faded by (4/9)^49 beside this one
+    assert norms[1] / norms[0] == pytest.approx(1.25, rel=1e-12)
 
 
 def test_the_warning_points_at_the_caller():

@@ -1,5 +1,5 @@
-"""Records of GPU cells: made, shown again, and stale for the right reasons; all without a GPU and, for recording, without
-IPython.
+"""Records of GPU cells: made, shown again, and stale for the right reasons; all without a GPU and, for recording,
+without IPython.
 """
 
 import json

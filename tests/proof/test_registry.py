@@ -12,6 +12,8 @@ from kda_lab.proof.engines import Disagreement, Field, Real, Ring, run_claim
 from kda_lab.proof.equations import equation
 from kda_lab.proof.registry import LEVELS, Mutant, judge, polynomial, variant
 
+ENGINES = [Ring(), Field(), Real()]
+
 
 @pytest.mark.parametrize("entry", EQUATIONS, ids=lambda e: e.slug)
 def test_equation_holds_and_its_mutants_are_rejected(entry):
@@ -70,7 +72,7 @@ def test_a_claim_without_pairs_is_refused():
         run_claim(Ring(), "x:n", {"n": 1}, lambda x, f: [], None)
 
 
-@pytest.mark.parametrize("engine", [Ring(), Field(), Real()], ids=lambda e: e.name)
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
 def test_every_engine_sees_one_wrong_entry(engine):
     x = engine.inputs("x:n", {"n": 3})
     wrong = x.x * 1
@@ -83,6 +85,29 @@ def test_nan_is_a_disagreement():
     x = Real().inputs("x:n", {"n": 2})
     with pytest.raises(Disagreement):
         Real().compare(x.x * float("nan"), x.x * float("nan"))
+
+
+@pytest.mark.parametrize("name", ["w", "alpha", "gamma", "a_", "beta"])
+def test_the_name_of_an_input_says_nothing_about_its_kind(name):
+    x = getattr(Real().inputs(f"{name}:n", {"n": 400}), name)
+    assert x.min() < 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "weak", "low", "high"), [("decay", False, 0.2, 1), ("decay", True, 0.9, 1), ("gate", False, 0.1, 1.9)]
+)
+def test_a_kind_has_its_range(kind, weak, low, high):
+    x = Real(weak=weak).inputs(f"x:n={kind} y={kind}", {"n": 400})
+    assert low <= x.x.min() < low + 0.1 * (high - low) and high - 0.1 * (high - low) < x.x.max() <= high
+    assert x.y.shape == () and low <= x.y <= high
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda e: e.name)
+def test_an_unknown_kind_is_refused_with_the_near_ones(engine):
+    with pytest.raises(ValueError, match=r"^w is of the kind 'decays', which there is not; take decay$"):
+        engine.inputs("w:n=decays", {"n": 1})
+    with pytest.raises(ValueError, match="take normal or decay or gate$"):
+        engine.inputs("w:n=zzz", {"n": 1})
 
 
 def test_a_shape_is_compared():

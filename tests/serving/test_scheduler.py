@@ -13,7 +13,7 @@ from kda_lab.serving.blocks.chunking import (
 from kda_lab.serving.blocks.request import Request
 from kda_lab.serving.blocks.retention import replay_boundaries, retention_mask
 from kda_lab.serving.blocks.scheduler import Scheduler, hybrid, hybrid_of
-from kda_lab.serving.drafts.speculation import boundary_copy, running_column, slot, window_offset, window_length
+from kda_lab.serving.drafts.speculation import boundary_copy, running_column, slot, window_length, window_offset
 from tests.serving.vectors import VECTORS
 
 

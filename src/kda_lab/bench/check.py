@@ -9,8 +9,8 @@ from typing import NamedTuple
 import torch
 
 from kda_lab import ops
-from kda_lab.bench.implementations import public_words
 from kda_lab.cuda.measure import relative_error
+from kda_lab.ops.words import in_public_words
 
 LIMIT = 1e-2  # bf16 results of bf16 products err by 2e-3 to 8e-3
 BLOCK = 16  # tokens
@@ -44,7 +44,7 @@ def some_heads(H):
 
 def of_heads(arguments, heads):
     """The same call for some of its heads, q, k and v in float64, so that all arithmetic is."""
-    named = public_words(arguments)
+    named = in_public_words(arguments)
     for name in ("q", "k", "v", "g", "beta"):
         named[name] = named[name][:, :, heads].double()
     named["initial_state"] = named["initial_state"][:, heads]

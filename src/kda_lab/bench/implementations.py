@@ -49,22 +49,11 @@ def ours(kernel, rows=None, **options):
     )
 
 
-def public_words(arguments):
-    """The same arguments by the names of `kda_lab.ops`.
-
-    >>> public_words({"q": 1, "gate": "bounded", "l2norm": True, "beta_sigmoid": True})
-    {'q': 1, 'use_gate_in_kernel': True, 'use_qk_l2norm_in_kernel': True, 'use_beta_sigmoid_in_kernel': True}
-    """
-    named = dict(arguments)
-    named["use_gate_in_kernel"] = named.pop("gate") != "given"
-    named["use_qk_l2norm_in_kernel"] = named.pop("l2norm")
-    named["use_beta_sigmoid_in_kernel"] = named.pop("beta_sigmoid")
-    return named
-
-
 def keys_first(arguments):
     """flash-linear-attention: states [N, H, K, V]; a lower bound is one only with safe_gate, which the adapter sets."""
-    named = public_words(arguments)
+    from kda_lab.ops.words import in_public_words
+
+    named = in_public_words(arguments)
     named["initial_state"] = named["initial_state"].mT.contiguous()
     return functools.partial(function("kda_lab.conformance.adapters.fla:chunk_kda"), **named)
 
@@ -78,7 +67,9 @@ def always_packed(arguments):
     """The cuDNN frontend: one sequence has bounds, too, and they are made before the call."""
     import torch
 
-    named = public_words(arguments)
+    from kda_lab.ops.words import in_public_words
+
+    named = in_public_words(arguments)
     if named["cu_seqlens"] is None:
         named["cu_seqlens"] = torch.tensor([0, named["q"].shape[1]], device=named["q"].device)
     return functools.partial(function("kda_lab.conformance.adapters.cudnn:chunk_kda"), **named)

@@ -9,10 +9,9 @@ from kda_lab.bench import check, peers
 from kda_lab.bench.clock import Clock, percentiles
 from kda_lab.bench.document import number
 from kda_lab.bench.implementations import IMPLEMENTATIONS, READABLE, absent
+from kda_lab.conformance.case import REFUSALS
 from kda_lab.cuda import workloads
 from kda_lab.cuda.measure import COPY_RATE
-
-REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 
 
 class Settings(NamedTuple):

@@ -8,6 +8,8 @@ from kda_lab.rules import RULES
 
 # in the order of the reports: from plain values to what is rare
 KINDS = ("numbers", "state", "shapes", "ragged", "memory", "gates", "keys", "gradients", "device")
+# errors by which an implementation says that it does not take a call
+REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 OUTCOMES = ("pass", "fail", "unsupported", "refused", "error")
 # the rules that are examined: those that erase
 EXAMINED = {name: rule for name, rule in RULES.items() if rule.gates}

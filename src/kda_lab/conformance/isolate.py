@@ -161,7 +161,7 @@ def worker(job, say, ask):
     dtype = getattr(torch, job["dtype"])
     # what takes long to load is loaded before the parent is asked
     libraries = adapters.libraries(implementation.function)
-    torch.zeros(1, device=job["device"])
+    torch.zeros(1, device=job["device"], dtype=torch.float32)
     rung = ask() or run.measure_rung(implementation, dtype, job["seed"])
     say({"loaded": describe(implementation, job, rung, libraries)})
     for case in run.chosen(job["op"], job["cases"]):

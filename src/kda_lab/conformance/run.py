@@ -1,6 +1,7 @@
 """The runner: measures the precision of products, then lets every case speak, one result at a time."""
 
 import time
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -10,6 +11,7 @@ from kda_lab.conformance.case import KINDS, Crashed, Refused, Result, Wrong
 from kda_lab.conformance.cases import CASES
 from kda_lab.conformance.judge import tolerance
 from kda_lab.conformance.judge.examiner import REASON, Examiner
+from kda_lab.data.doors import known
 
 NATURAL = {torch.float64: "float64", torch.float32: "float32", torch.float16: "tf32/fp16", torch.bfloat16: "bfloat16"}
 PROMISED = {
@@ -128,17 +130,18 @@ def results(implementation, dtype=torch.float32, seed=0, cases=None, rung=None):
         yield judge(case, implementation, dtype, seed, rung)
 
 
+@known
 def examine(
-    function,
-    rule="kda",
-    dtype=torch.float32,
-    capabilities=None,
-    device="cpu",
-    layout=None,
-    seed=0,
-    only=None,
-    stop=False,
-):
+    function: Callable,
+    rule: str = "kda",
+    dtype: torch.dtype = torch.float32,
+    capabilities: str | None = None,
+    device: str = "cpu",
+    layout: str | None = None,
+    seed: int = 0,
+    only: Sequence[str] | None = None,
+    stop: bool = False,
+) -> list[Result]:
     """All results for a function; the same as the command line, for tests and notebooks.
 
     stop: end after the first result that is neither pass nor unsupported.

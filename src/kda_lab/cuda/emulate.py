@@ -62,14 +62,14 @@ def prepare(q, k, v, g, beta, round_to, round_inverse):
             A[..., a, b] = beta[..., a, None] * product(k[..., a, :] * x, y.mT)
             M[..., a, b] = product(q[..., a, :] * x, y.mT)
         exponent = P[..., a, None, :] - P[..., None, a, :]
-        keep = torch.ones(SUB, SUB).tril().bool()[:, :, None]
+        keep = torch.ones(SUB, SUB, dtype=torch.float32).tril().bool()[:, :, None]
         y = k[..., None, a, :] * torch.exp2(exponent.where(keep, torch.tensor(-math.inf)))
         A[..., a, a] = (beta[..., a, None] * (k[..., a, None, :] * y).sum(-1)).tril(-1)
         M[..., a, a] = (q[..., a, None, :] * y).sum(-1)
 
     R = torch.zeros_like(A)
     for n in blocks:
-        x = torch.eye(SUB).expand(*A.shape[:-2], SUB, SUB).clone()
+        x = torch.eye(SUB, dtype=torch.float32).expand(*A.shape[:-2], SUB, SUB).clone()
         for i in range(1, SUB):
             x[..., i, :] -= (A[..., n, n][..., i, :i, None] * x[..., :i, :]).sum(-2)
         R[..., n, n] = x
@@ -106,7 +106,7 @@ def kda_chunk(q, k, v, g, beta, initial_state=None, *, l2norm=False, round_to=tf
 
     q, k, v, g, beta = (chunked(x) for x in (q, k, v, g / math.log(2), beta[..., None]))
     U, W, Q_in, K_g, M, decay = prepare(q, k, v, g, beta[..., 0], round_to, round_inverse)
-    S = torch.zeros(H, V, K) if initial_state is None else initial_state.float()
+    S = torch.zeros(H, V, K, dtype=torch.float32) if initial_state is None else initial_state.float()
     o = []
     for t in range(chunks):
         E = U[:, t] - round_to(W[:, t]) @ round_to(S).mT

@@ -282,6 +282,7 @@ def launch(
         kernels(constants, device)[NAME].launch(blocks, threads, args, stream)
 
 
+# the arguments of kda_chunk_forward, written out again: a reader, an editor and a type checker see them here
 @known
 def kda_hopper_forward(
     q,

@@ -3,9 +3,14 @@
 import difflib
 import functools
 import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 
-def known(function):
+def known(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """The same function; a keyword that it does not have is a TypeError that names the near ones.
 
     Costs nothing in a call that is right. Python's own sentence names no near ones before version 3.13.
@@ -23,7 +28,7 @@ def known(function):
     shown = function.__qualname__.removesuffix(".__init__")
 
     @functools.wraps(function)
-    def door(*args, **kwargs):
+    def door(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         try:
             return function(*args, **kwargs)
         except TypeError:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from kda_lab.data.doors import known
 from kda_lab.layer.cache import Cache, Snapshot, cache_bytes
 from kda_lab.layer.core import gated_norm, remember, split_heads, write_gates
 from kda_lab.layer.step import step
@@ -34,7 +35,7 @@ class DeltaRuleLayer(torch.nn.Module):
     """
 
     activation = "sigmoid"  # of the output gate
-    lower_bound = None  # of the decay gate; None is the softplus form
+    lower_bound: float | None = None  # of the decay gate; None is the softplus form
     convolutions = ("q_conv1d", "k_conv1d", "v_conv1d")
 
     def __init__(
@@ -125,7 +126,7 @@ class DeltaRuleLayer(torch.nn.Module):
         heads = self.num_heads, self.K, self.V, self.num_v_heads
         return cache_bytes(*heads, self.conv_size, num_spec, conv, 8 if conv == 8 else 4)
 
-    def gates(self, parts):
+    def gates(self, parts) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """(decay gate [..., HV, K] or [..., HV] or None, output gate [..., HV, V] or None) from the subclass's
         projections.
         """
@@ -165,7 +166,7 @@ class DeltaRuleLayer(torch.nn.Module):
         """Copies and pickles leave the fused weights behind."""
         return super().__getstate__() | {"_fused": None}
 
-    def project(self, x):
+    def project(self, x: torch.Tensor) -> tuple:
         """qkv [..., D] before the convolution, the logits of the rule's gates in a tuple (beta: [..., HV]), decay gate
         and output gate of x [..., hidden]; taps [D, w].
         """
@@ -182,6 +183,7 @@ class DeltaRuleLayer(torch.nn.Module):
         y = y.unflatten(-1, (-1, *channels)) if channels else y
         return y.repeat_interleave(self.num_v_heads // self.num_heads, -2) if GATES[name] == "K" else y
 
+    @known
     def forward(
         self,
         x: torch.Tensor,
@@ -192,6 +194,7 @@ class DeltaRuleLayer(torch.nn.Module):
         """``prefill``, for training and for calls without a cache."""
         return self.prefill(x, cache, requests, cu_seqlens)
 
+    @known
     def prefill(
         self,
         x: torch.Tensor,
@@ -237,6 +240,7 @@ class DeltaRuleLayer(torch.nn.Module):
         return self.o_proj(y.to(x.dtype).flatten(-2))
 
     @torch.no_grad()
+    @known
     def decode(
         self, x: torch.Tensor, cache: Cache, requests: Requests = None, num_accepted: Requests = None
     ) -> torch.Tensor:
@@ -269,7 +273,8 @@ class DeltaRuleLayer(torch.nn.Module):
             num_accepted = torch.as_tensor(num_accepted, device=x.device)
         n = cache.num_accepted[at]  # [R]
         takes_part = torch.ones_like(n) if num_accepted is None else (num_accepted > 0).to(n.dtype)
-        y = self.run_step(*self.project(x), cache, at, n * takes_part)
+        qkv, logits, gate, output_gate, taps = self.project(x)
+        y = self.run_step(qkv, logits, gate, output_gate, taps, cache, at, n * takes_part)
         cache.num_accepted[at] = torch.where(takes_part > 0, T, n)
         return self.o_proj(y.flatten(-2))
 
@@ -380,4 +385,4 @@ def uniform(shape, low, high, generator):
     torch.Size([2, 3])
     """
     device = "cpu" if generator is None else generator.device
-    return torch.empty(shape, device=device).uniform_(low, high, generator=generator)
+    return torch.empty(shape, device=device, dtype=torch.float32).uniform_(low, high, generator=generator)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.layer.layers import KimiDeltaAttention
 
 # ours, which are flash-linear-attention's, and the published ones
@@ -32,6 +33,7 @@ NAMES = {
 PREFIXES = ("model.layers", "language_model.model.layers", "model.language_model.layers")
 
 
+@known
 def load_checkpoint(
     path: str | Path,
     index: int,

@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.layer.base import DeltaRuleLayer, linear, uniform
 from kda_lab.rules import RULES
 
@@ -29,6 +30,7 @@ class KimiDeltaAttention(DeltaRuleLayer):
     (torch.Size([1, 5, 64]), torch.Size([1, 1, 64]))
     """
 
+    @known
     def __init__(
         self,
         hidden_size: int = 2048,
@@ -65,8 +67,8 @@ class KimiDeltaAttention(DeltaRuleLayer):
             self.g_proj = linear(hidden_size, HV * V)
         else:
             self.g_proj = torch.nn.Sequential(linear(hidden_size, V), linear(V, HV * V, gate_bias))
-        self.A_log = torch.nn.Parameter(torch.empty(HV, device="meta"))
-        self.dt_bias = torch.nn.Parameter(torch.empty(HV * head_dim, device="meta"))
+        self.A_log = torch.nn.Parameter(torch.empty(HV, device="meta", dtype=torch.float32))
+        self.dt_bias = torch.nn.Parameter(torch.empty(HV * head_dim, device="meta", dtype=torch.float32))
         self.projections = (*self.projections, "f_proj.0", "g_proj" if full_rank_gate else "g_proj.0")
         self.finish(generator, device, dtype)
 
@@ -97,6 +99,7 @@ class GatedDeltaNet(DeltaRuleLayer):
     (torch.Size([1, 5, 64]), 4096)
     """
 
+    @known
     def __init__(
         self,
         hidden_size: int = 2048,
@@ -121,8 +124,8 @@ class GatedDeltaNet(DeltaRuleLayer):
         self.activation = output_gate_activation
         HV = self.num_v_heads
         self.a_proj = linear(hidden_size, HV)
-        self.A_log = torch.nn.Parameter(torch.empty(HV, device="meta"))
-        self.dt_bias = torch.nn.Parameter(torch.empty(HV, device="meta"))
+        self.A_log = torch.nn.Parameter(torch.empty(HV, device="meta", dtype=torch.float32))
+        self.dt_bias = torch.nn.Parameter(torch.empty(HV, device="meta", dtype=torch.float32))
         self.projections = (*self.projections, "a_proj")
         if use_gate:
             self.g_proj = linear(hidden_size, HV * V)
@@ -151,6 +154,7 @@ class DeltaNet(DeltaRuleLayer):
 
     activation = "swish"
 
+    @known
     def __init__(
         self,
         hidden_size: int = 1024,

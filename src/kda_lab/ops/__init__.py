@@ -48,10 +48,31 @@ expands its state, and the result is out of contract. For an erase gate b with c
 there, and no warning is no promise: ``prepare.warn_if_expanding`` says what is known.
 """
 
+from typing import TYPE_CHECKING
+
 from kda_lab.data.lazy import names
 from kda_lab.rules import RULES
 
 # a module for each rule, named as the rule
 _HOMES = {name: tuple(f"{form}_{name}" for form in ("chunk", "recurrent", "naive")) for name in RULES}
-__getattr__, __dir__ = names(__name__, _HOMES | {"contract": ("trusted_values",)})
-__all__ = __dir__()
+if TYPE_CHECKING:
+    # the same names for checkers of types and for editors, which cannot follow the table
+    from kda_lab.ops.contract import trusted_values as trusted_values
+    from kda_lab.ops.delta_rule import chunk_delta_rule as chunk_delta_rule
+    from kda_lab.ops.delta_rule import naive_delta_rule as naive_delta_rule
+    from kda_lab.ops.delta_rule import recurrent_delta_rule as recurrent_delta_rule
+    from kda_lab.ops.gated_delta_rule import chunk_gated_delta_rule as chunk_gated_delta_rule
+    from kda_lab.ops.gated_delta_rule import naive_gated_delta_rule as naive_gated_delta_rule
+    from kda_lab.ops.gated_delta_rule import recurrent_gated_delta_rule as recurrent_gated_delta_rule
+    from kda_lab.ops.gdn2 import chunk_gdn2 as chunk_gdn2
+    from kda_lab.ops.gdn2 import naive_gdn2 as naive_gdn2
+    from kda_lab.ops.gdn2 import recurrent_gdn2 as recurrent_gdn2
+    from kda_lab.ops.kda import chunk_kda as chunk_kda
+    from kda_lab.ops.kda import naive_kda as naive_kda
+    from kda_lab.ops.kda import recurrent_kda as recurrent_kda
+    from kda_lab.ops.linear_attention import chunk_linear_attention as chunk_linear_attention
+    from kda_lab.ops.linear_attention import naive_linear_attention as naive_linear_attention
+    from kda_lab.ops.linear_attention import recurrent_linear_attention as recurrent_linear_attention
+else:
+    __getattr__, __dir__ = names(__name__, _HOMES | {"contract": ("trusted_values",)})
+    __all__ = __dir__()

@@ -158,8 +158,7 @@ def local_terms(Q, K, V, g, erase, write):
     """Stage 1, every chunk at once.   Q, K: [X, HV, C, K]   V: [X, HV, C, V]   g: [X, HV, C, K or 1]
     erase: [X, HV, C, K or 1], write: [X, HV, C, V or 1], or None.
 
-    Implements chunk-scores, chunk-readout-scores, chunk-inverse, chunk-inputs, chunk-kg, chunk-u, chunk-w,
-    gdn2-chunk.
+    Implements chunk-scores, chunk-readout-scores, chunk-inverse, chunk-inputs, chunk-kg, chunk-u, chunk-w.
 
     >>> x = torch.ones(1, 1, 2, 1)
     >>> local_terms(x, x, x, 0 * x, x, x).U.flatten().tolist()          # the second token finds its value already there

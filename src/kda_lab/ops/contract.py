@@ -1,7 +1,7 @@
 """What the public functions accept: each argument is checked here, once, and each error is one sentence."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
@@ -61,7 +61,7 @@ _trusted = ContextVar("trusted", default=False)
 
 
 @contextmanager
-def trusted_values():
+def trusted_values() -> Iterator[None]:
     """Inside, calls on a GPU skip the checks that read g and cu_seqlens, and with them the wait for the GPU.
 
     Shapes, dtypes and devices are checked all the same; on a CPU the values are, too. A stream that is being captured

@@ -4,12 +4,14 @@ Arguments, results and errors: the package docstring. Implements delta-recurrenc
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.ops import run
 from kda_lab.rules import RULES
 
 RULE = RULES["delta_rule"]
 
 
+@known
 def chunk_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -35,6 +37,7 @@ def chunk_delta_rule(
     return run.chunk(RULE, locals())
 
 
+@known
 def recurrent_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -57,6 +60,7 @@ def recurrent_delta_rule(
     return run.recurrent(RULE, locals())
 
 
+@known
 def naive_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,

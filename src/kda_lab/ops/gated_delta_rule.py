@@ -5,12 +5,14 @@ Implements gdn-recurrence (Yang et al. 2024)."""
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.ops import run
 from kda_lab.rules import RULES
 
 RULE = RULES["gated_delta_rule"]
 
 
+@known
 def chunk_gated_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -41,6 +43,7 @@ def chunk_gated_delta_rule(
     return run.chunk(RULE, locals())
 
 
+@known
 def recurrent_gated_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -68,6 +71,7 @@ def recurrent_gated_delta_rule(
     return run.recurrent(RULE, locals())
 
 
+@known
 def naive_gated_delta_rule(
     q: torch.Tensor,
     k: torch.Tensor,

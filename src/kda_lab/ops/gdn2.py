@@ -9,12 +9,14 @@ Other arguments, results and errors: the package docstring. Implements gdn2-recu
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.ops import run
 from kda_lab.rules import RULES
 
 RULE = RULES["gdn2"]
 
 
+@known
 def chunk_gdn2(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -34,7 +36,7 @@ def chunk_gdn2(
     cu_seqlens: torch.Tensor | None = None,
     chunk_size: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A chunk of tokens at a time.   Implements gdn2-recurrence by gdn2-chunk and chunk-by-chunk.
+    """A chunk of tokens at a time.   Implements gdn2-recurrence by gdn2-chunk and chunk-by-chunk, and gdn2-backward.
 
     >>> x, g, S = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2), torch.tensor([[[[4.0, 8.0]]]])
     >>> v, b, w = torch.full((1, 1, 1, 1), 6.0), torch.tensor([[[[1.0, 0.0]]]]), torch.full((1, 1, 1, 1), 0.5)
@@ -44,6 +46,7 @@ def chunk_gdn2(
     return run.chunk(RULE, locals())
 
 
+@known
 def recurrent_gdn2(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -72,6 +75,7 @@ def recurrent_gdn2(
     return run.recurrent(RULE, locals())
 
 
+@known
 def naive_gdn2(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -188,8 +188,7 @@ def of_inputs(t, Q, K, V, g, erase, write, S, dO, dE, dS):
     """Gradients of the chunks' inputs, every chunk at once: dQ, dK, dV, dg, derase, dwrite in their shapes.
 
     dE: [X, HV, C, V]   dS: [X, HV, V, K] behind each chunk.   Implements backward-solve, backward-scores,
-    backward-factors, backward-values, backward-beta, backward-queries, backward-keys, backward-prefix,
-    gdn2-backward.
+    backward-factors, backward-values, backward-beta, backward-queries, backward-keys, backward-prefix.
 
     >>> x = torch.ones(1, 1, 2, 1)
     >>> t = terms(x, x, x, 0 * x, None, None, 0 * x[:, :, :1])

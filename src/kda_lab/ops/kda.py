@@ -4,6 +4,7 @@ Arguments, results and errors: the package docstring. Implements kda-recurrence 
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.ops import run
 from kda_lab.rules import RULES
 
@@ -12,6 +13,7 @@ RULE = RULES["kda"]
 # them, and a keyword that a rule does not know is an error. Everything behind them is shared
 
 
+@known
 def chunk_kda(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -43,6 +45,7 @@ def chunk_kda(
     return run.chunk(RULE, locals())
 
 
+@known
 def recurrent_kda(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -74,6 +77,7 @@ def recurrent_kda(
     return run.recurrent(RULE, locals())
 
 
+@known
 def naive_kda(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -5,12 +5,14 @@ Arguments, results and errors: the package docstring. Implements linear-recurren
 
 import torch
 
+from kda_lab.data.doors import known
 from kda_lab.ops import run
 from kda_lab.rules import RULES
 
 RULE = RULES["linear_attention"]
 
 
+@known
 def chunk_linear_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -32,6 +34,7 @@ def chunk_linear_attention(
     return run.chunk(RULE, locals())
 
 
+@known
 def recurrent_linear_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -51,6 +54,7 @@ def recurrent_linear_attention(
     return run.recurrent(RULE, locals())
 
 
+@known
 def naive_linear_attention(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -10,6 +10,7 @@ import torch
 from kda_lab.ops import gradient, tokens
 from kda_lab.ops.contract import call_of, check
 from kda_lab.ops.prepare import prepare, working_dtype
+from kda_lab.ops.words import in_kernel_words
 
 CHUNK = 64
 KERNEL_DIM = 128  # the largest K and V that the CUDA kernel takes
@@ -104,45 +105,12 @@ def kernel_packages():
     return True
 
 
-def in_kernel_words(rule, call):
-    """The same call in the words of ``kda_lab.cuda``: the tensors, and the options that its chunk kernels take.
-
-    >>> from kda_lab.ops.contract import Call
-    >>> from kda_lab.rules import RULES
-    >>> x = torch.zeros(1, 1, 1, 1)
-    >>> in_kernel_words(RULES["kda"], Call(x, x, x, x, use_gate_in_kernel=True, A_log=x[0, 0, 0]))[1]["gate"]
-    'softplus'
-    """
-    gate = "none"
-    if rule.decay:
-        raw = "softplus" if call.lower_bound is None else "bounded"
-        gate = raw if call.use_gate_in_kernel else "given"
-    options = dict(
-        scale=call.scale,
-        initial_state=call.initial_state,
-        output_final_state=call.output_final_state,
-        cu_seqlens=call.cu_seqlens,
-        l2norm=call.use_qk_l2norm_in_kernel,
-        beta_sigmoid=call.use_beta_sigmoid_in_kernel,
-        A_log=call.A_log,
-        dt_bias=call.dt_bias,
-        lower_bound=call.lower_bound,
-        gate=gate,
-        erase=bool(rule.gates),
-    )
-    return (call.q, call.k, call.v, call.g, call.gates.get("beta")), options
-
-
 def on_kernel(rule, call):
-    """The answer of a chunk kernel of ``kda_lab.cuda``: the Hopper kernel's where it can answer, else the readable
-    one's.
-    """
-    from kda_lab.cuda import chunk, hopper
+    """The answer of the first chunk kernel of ``kda_lab.cuda`` that can give one."""
+    from kda_lab.cuda.kernels import answering
 
-    tensors, options = in_kernel_words(rule, call)
-    if hopper.unsupported(*tensors, **options) is None:
-        return hopper.kda_hopper_forward(*tensors, **options)
-    return chunk.kda_chunk_forward(*tensors, **options)
+    words = in_kernel_words(rule, call)
+    return answering(words)(**words._asdict())
 
 
 def on_decode_kernel(rule, call):

@@ -9,7 +9,7 @@ def run(rule, problem):
     """Outputs [B, T, HV, V] and final states [N, HV, V, K] of a problem, token by token in the problem's dtype.
 
     Implements what the rule's step implements: linear-recurrence, delta-recurrence, gdn-recurrence,
-    kda-recurrence or gdn2-recurrence.
+    kda-recurrence and so on.
 
     >>> from kda_lab.ops.prepare import Problem
     >>> from kda_lab.rules import RULES

@@ -4,7 +4,7 @@ By them the conformance suite is judged: every member of ``FAULTS`` must fail it
 pass.
 """
 
-from tests.conformance.faults import calls, chunks, gradients, memory, rules, states, variants  # noqa: F401
+from tests.conformance.faults import calls, chunks, gradients, memory, pairs, rules, states, variants  # noqa: F401
 from tests.conformance.faults.registry import FAULTS, VARIANTS
 
 __all__ = ["FAULTS", "VARIANTS"]

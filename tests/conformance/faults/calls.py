@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab.ops.contract import check
-from tests.conformance.faults.reference import Loop, Reference
+from tests.conformance.faults.reference import Loop, Reference, changed
 from tests.conformance.faults.registry import fault
 
 # memory between calls
@@ -58,7 +58,7 @@ class ResultCachedBySum(Reference):
 
     def run(self, call):
         known = lambda x: (tuple(x.shape), float(x.detach().sum())) if isinstance(x, torch.Tensor) else x
-        key = tuple(map(known, call))
+        key = tuple(map(known, (*call._replace(gates=None), *call.gates.values())))
         if key not in self.seen or call.v.requires_grad:
             self.seen[key] = super().run(call)
         return self.seen[key]
@@ -191,7 +191,8 @@ class OneBetaForAllHeads(Reference):
 
     def run(self, call):
         B, T, HV = call.v.shape[:3]
-        return super().run(call._replace(beta=call.beta.expand(B, T, HV), g=call.g.expand(B, T, HV, -1)))
+        beta = call.gates["beta"].expand(B, T, HV)
+        return super().run(changed(call, beta=beta, g=call.g.expand(B, T, HV, -1)))
 
 
 @fault("refusal", "impossible-boundaries-are-refused")

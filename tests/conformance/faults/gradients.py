@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from tests.conformance.faults.reference import Reference
+from tests.conformance.faults.reference import Reference, changed
 from tests.conformance.faults.registry import fault
 
 
@@ -20,8 +20,8 @@ class Rewired(Reference):
     """A call whose arguments pass on changed gradients; ``changed`` says which and how."""
 
     def run(self, call):
-        changed = self.changed(call)
-        return super().run(call._replace(**{n: with_gradient(x, f) for n, (x, f) in changed.items() if x is not None}))
+        found = self.changed(call)
+        return super().run(changed(call, **{n: with_gradient(x, f) for n, (x, f) in found.items() if x is not None}))
 
 
 # what a path leaves out
@@ -143,8 +143,9 @@ class SigmoidWithoutItsDerivative(Rewired):
     def changed(self, call):
         if not call.use_beta_sigmoid_in_kernel:
             return {}
-        b = call.beta.detach().sigmoid()
-        return {"beta": (call.beta, lambda d: d / (b * (1 - b)).clamp(min=1e-30))}
+        beta = call.gates["beta"]
+        b = beta.detach().sigmoid()
+        return {"beta": (beta, lambda d: d / (b * (1 - b)).clamp(min=1e-30))}
 
 
 @fault("factor", "gradients-of-the-softplus-gate")

@@ -4,7 +4,7 @@ mistake.
 
 import torch
 
-from tests.conformance.faults.reference import Reference
+from tests.conformance.faults.reference import Reference, changed
 from tests.conformance.faults.registry import fault
 
 # inputs are not written
@@ -102,10 +102,10 @@ class StridesOfBetaIgnored(Reference):
     """beta is read as contiguous, and q, k, v with their strides."""
 
     def prepare(self, call):
-        x = call.beta
+        x = call.gates["beta"]
         if x.is_contiguous() or x.requires_grad or not x.numel():
             return super().prepare(call)
-        return super().prepare(call._replace(beta=in_a_row(x)))
+        return super().prepare(changed(call, beta=in_a_row(x)))
 
 
 # what is read and what is written

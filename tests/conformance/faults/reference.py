@@ -11,7 +11,14 @@ from typing import NamedTuple
 import torch
 
 from kda_lab import decay, features
-from kda_lab.ops.contract import KDA, Call, check
+from kda_lab.ops.contract import call_of, check
+from kda_lab.rules import RULES
+
+
+def changed(call, **tensors):
+    """The same call with other tensors, also of its gates."""
+    gates = {name: tensors.pop(name, x) for name, x in call.gates.items()}
+    return call._replace(gates=gates, **tensors)
 
 
 class Problem(NamedTuple):
@@ -45,13 +52,12 @@ class Local(NamedTuple):
 class Reference:
     """kda, gated_delta_rule and delta_rule a chunk at a time; ``rule`` says which of them a call of the object is."""
 
-    rule = KDA
+    rule = RULES["kda"]
     chunk = 64
     block = 16
 
     def __call__(self, *tensors, **options):
-        names = ["q", "k", "v", "g", "beta"] if self.rule.gate else ["q", "k", "v", "beta"]
-        return self.run(Call(**dict(zip(names, tensors)), **options))
+        return self.run(call_of(self.rule, dict(zip(self.rule.tensors, tensors)) | options))
 
     def run(self, call):
         """o and the final state of a call."""
@@ -71,14 +77,15 @@ class Reference:
         dtype = self.working_dtype(call)
         bounds = self.boundaries(call)
         end = call.q.shape[1] if call.cu_seqlens is None else max((b for _, b in bounds), default=0)
-        q, k, v, g, beta = (None if x is None else self.load(x[:, :end], dtype) for x in call[:5])
+        tensors = call.q, call.k, call.v, call.g, *call.gates.values()
+        q, k, v, g, *gates = (None if x is None else self.load(x[:, :end], dtype) for x in tensors)
         if call.use_qk_l2norm_in_kernel:
             q, k = self.normalise(q), self.normalise(k)
         q = q * self.scale(call)
         group = call.v.shape[2] // call.q.shape[2]
         q, k = self.spread(q, group), self.spread(k, group)  # [B, T, HV, K]
         g = self.clear(self.log_decay(call, g, k))  # [B, T, HV, K]
-        beta = self.write_gate(call, beta)
+        beta = self.write_gate(call, *gates)
         C = self.chunk if call.chunk_size is None else call.chunk_size
         return Problem(q, k, v, g, beta, self.initial(call, len(bounds), dtype), bounds, C)
 
@@ -105,7 +112,7 @@ class Reference:
         """g [B, T, HV, K] in whatever form the call gives it."""
         if g is None:
             return torch.zeros_like(like)
-        if self.rule.gate == "head":
+        if self.rule.decay == "head":
             g = g[..., None]
         if call.use_gate_in_kernel:
             g = self.gate(g, *self.gate_parameters(call, g), call.lower_bound)
@@ -159,7 +166,8 @@ class Reference:
         """
         T = q.shape[2]
         C = min(C, T)
-        local = self.local(*(self.cut(x, C) for x in (q, k, v, g, beta[..., None])))
+        gates = beta if beta.ndim == 4 else beta[..., None]
+        local = self.local(*(self.cut(x, C) for x in (q, k, v, g, gates)))
         O, S = self.chunks(local, S)
         return O.flatten(2, 3)[:, :, :T], S
 
@@ -304,3 +312,45 @@ class Loop(Reference):
 
     def answer(self, S, x):
         return (S @ x[..., None])[..., 0]
+
+
+class Pair(Reference):
+    """gdn2 a chunk at a time. What the stages hand on as ``beta`` is b and w side by side, [..., K + V]."""
+
+    rule = RULES["gdn2"]
+
+    def write_gate(self, call, b, w):
+        return torch.cat([x.sigmoid() if call.use_beta_sigmoid_in_kernel else x for x in (b, w)], -1)
+
+    def erase_and_write(self, k, gates):
+        """The two gates again.   k: [..., K]   gates: [..., K + V]."""
+        return gates[..., : k.shape[-1]], gates[..., k.shape[-1] :]
+
+    def local(self, q, k, v, g, gates):
+        erase, write = self.erase_and_write(k, gates)
+        G = self.prefix(g)
+        A = self.below(self.scores(*self.reader_and_writer(k, erase), g))
+        M = self.upto(self.scores(q, k, g))
+        R = self.inverse(A)
+        U, W = self.writes(R, k, v, G, erase, write)
+        return Local(M, q * self.exp(G), k * self.exp(self.later(g)), self.exp(G[..., -1, :]), U, W)
+
+    def reader_and_writer(self, k, erase):
+        """The keys of A: as they read, as they were written."""
+        return k * erase, k
+
+    def writes(self, R, k, v, G, erase, write):
+        return self.product(R, (v * write).mT), self.product(R, (k * self.exp(G) * erase).mT)
+
+
+class PairLoop(Loop):
+    """gdn2 token by token."""
+
+    rule = RULES["gdn2"]
+    write_gate, erase_and_write = Pair.write_gate, Pair.erase_and_write
+
+    def token(self, S, q, k, v, alpha, gates):
+        erase, write = self.erase_and_write(k, gates)
+        S = S * alpha[..., None, :]
+        S = S + (v * write - self.answer(S, k * erase))[..., None] * k[..., None, :]
+        return S, self.answer(S, q)

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import torch
 
-from kda_lab.ops.contract import DELTA_RULE, GATED_DELTA_RULE, KDA
+from kda_lab.rules import RULES
 
-RULES = {rule.name: rule for rule in (KDA, GATED_DELTA_RULE, DELTA_RULE)}
 FAULTS, VARIANTS = [], []
 
 

@@ -5,7 +5,7 @@ layout.
 import torch
 
 from kda_lab import triangular
-from tests.conformance.faults.reference import Loop, Reference
+from tests.conformance.faults.reference import Loop, Pair, PairLoop, Reference
 from tests.conformance.faults.registry import variant
 
 
@@ -29,6 +29,17 @@ class OneGateAHead(Reference):
 @variant("itself", op="delta_rule")
 class NoGate(Reference):
     """The reference as a delta rule."""
+
+
+@variant("itself", op="gdn2", dtype=torch.bfloat16)
+@variant("itself", op="gdn2")
+class TwoGates(Pair):
+    """The reference with a gate that erases and another that writes."""
+
+
+@variant("loop", op="gdn2")
+class TwoGatesTokenByToken(PairLoop):
+    """The same token by token."""
 
 
 @variant("chunk size")

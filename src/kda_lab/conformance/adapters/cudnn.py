@@ -49,7 +49,11 @@ def chunk_kda(
         cu_seqlens = torch.arange(B + 1, device=q.device) * T
     gate = {}
     if use_gate_in_kernel:
-        bias = torch.zeros(g.shape[2:], device=g.device) if dt_bias is None else dt_bias.reshape(g.shape[2:])
+        bias = (
+            torch.zeros(g.shape[2:], device=g.device, dtype=torch.float32)
+            if dt_bias is None
+            else dt_bias.reshape(g.shape[2:])
+        )
         gate = {"safe_gate": True, "gate_lower_bound": lower_bound, "a_log": A_log, "dt_bias": bias}
     o, S = function(
         *(x.flatten(0, 1) for x in (q, k, v, g, beta)),

@@ -1,49 +1,43 @@
 """The implementations of this package, each path by name: the oracle, torch, the CUDA kernels, decoding."""
 
+import functools
+
 import torch
 
 from kda_lab import ops
 from kda_lab.conformance.adapters import versions
+from kda_lab.conformance.case import ALL
 from kda_lab.ops import gradient, run
-from kda_lab.ops.contract import KDA, Call, check
+from kda_lab.ops.contract import Call, check
 from kda_lab.ops.prepare import prepare, working_dtype
+from kda_lab.ops.words import in_kernel_words
+from kda_lab.rules import RULES
+
+KDA = RULES["kda"]
 
 
-def _as_asked(result, v):
-    """float64 results in the dtypes of the contract."""
-    o, S = result
-    wide = torch.float64 if v.dtype == torch.float64 else torch.float32
-    return o.to(v.dtype), None if S is None else S.to(wide)
+def oracle(rule):
+    """``ops.naive_X`` of a rule, the oracle itself, with results in the dtypes of the contract: here by that name, too.
 
-
-def naive_kda(q, k, v, g, beta, **options):
-    """``ops.naive_kda``, the oracle itself, with results in v's dtype. It has no chunks, and any gradient.
-
-    >>> x = torch.ones(1, 2, 1, 1)
-    >>> naive_kda(x, x, x, 0 * x, x[..., 0])[0].dtype
-    torch.float32
-    """
-    return _as_asked(ops.naive_kda(q, k, v, g, beta, **options), v)
-
-
-def naive_gated_delta_rule(q, k, v, g, beta, **options):
-    """``ops.naive_gated_delta_rule`` with results in v's dtype.
+    It has no chunks, and any gradient.
 
     >>> x = torch.ones(1, 2, 1, 1)
-    >>> naive_gated_delta_rule(x, x, x, 0 * x[..., 0], x[..., 0])[0].dtype
+    >>> oracle("kda")(x, x, x, 0 * x, x[..., 0])[0].dtype
     torch.float32
     """
-    return _as_asked(ops.naive_gated_delta_rule(q, k, v, g, beta, **options), v)
+    function = getattr(ops, f"naive_{rule}")
+
+    @functools.wraps(function)
+    def as_asked(q, k, v, *others, **options):
+        o, S = function(q, k, v, *others, **options)
+        wide = torch.float64 if v.dtype == torch.float64 else torch.float32
+        return o.to(v.dtype), None if S is None else S.to(wide)
+
+    return as_asked
 
 
-def naive_delta_rule(q, k, v, beta, **options):
-    """``ops.naive_delta_rule`` with results in v's dtype.
-
-    >>> x = torch.ones(1, 2, 1, 1)
-    >>> naive_delta_rule(x, x, x, x[..., 0])[0].dtype
-    torch.float32
-    """
-    return _as_asked(ops.naive_delta_rule(q, k, v, beta, **options), v)
+# naive_kda and its like, for ``--impl``
+globals().update({f"naive_{rule}": oracle(rule) for rule in ALL})
 
 
 def torch_kda(q, k, v, g, beta, **options):
@@ -53,7 +47,7 @@ def torch_kda(q, k, v, g, beta, **options):
     >>> torch_kda(x, x, x, 0 * x, x[..., 0])[0].flatten().tolist()
     [1.0, 1.0]
     """
-    call = Call(q, k, v, g, beta, **options)
+    call = Call(q, k, v, g, {"beta": beta}, **options)
     check(KDA, call)
     with run.full_precision(call):
         o, S = gradient.run(prepare(KDA, call, working_dtype(q)), call.chunk_size or run.CHUNK)
@@ -72,15 +66,14 @@ def cuda_kda(q, k, v, g, beta, **options):
     # here, as below, so that a record depends on the kernel that it ran and on no other
     from kda_lab.cuda import chunk
 
-    call = Call(q, k, v, g, beta, **options)
+    call = Call(q, k, v, g, {"beta": beta}, **options)
     check(KDA, call)
     # what the choice of ops leaves to torch: an empty call, which the kernel answers too
     if v.numel() and not run.kernel_answers(call):
         raise NotImplementedError(
             "the CUDA kernel takes no such call; it needs a CUDA device, K and V up to 128, chunks of 64, no gradients"
         )
-    tensors, options = run.in_kernel_words(KDA, call)
-    return chunk.kda_chunk_forward(*tensors, **options)
+    return chunk.kda_chunk_forward(**in_kernel_words(KDA, call)._asdict())
 
 
 def hopper_kda(q, k, v, g, beta, segments=None, **options):
@@ -96,16 +89,14 @@ def hopper_kda(q, k, v, g, beta, segments=None, **options):
     """
     from kda_lab.cuda import hopper
 
-    call = Call(q, k, v, g, beta, **options)
+    call = Call(q, k, v, g, {"beta": beta}, **options)
     check(KDA, call)
-    tensors, options = run.in_kernel_words(KDA, call)
-    if reason := hopper.unsupported(*tensors, **options):
+    words = in_kernel_words(KDA, call)
+    if reason := hopper.unsupported(words):
         raise NotImplementedError(reason)
-    if call.chunk_size or (
-        torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in call)
-    ):
+    if call.chunk_size or call.wants_gradient():
         raise NotImplementedError("the Hopper kernel takes 16 tokens a step and no other number, and has no gradients")
-    return hopper.kda_hopper_forward(*tensors, segments=segments, **options)
+    return hopper.kda_hopper_forward(**words._asdict(), segments=segments)
 
 
 def hopper_in_segments_kda(q, k, v, g, beta, **options):
@@ -131,7 +122,7 @@ def decode_kda(q, k, v, g, beta, initial_state=None, output_final_state=False, c
     [0.5, 0.75, 0.875]
     """
     given = {"initial_state": initial_state, "output_final_state": output_final_state, "cu_seqlens": cu_seqlens}
-    check(KDA, Call(q, k, v, g, beta, **given, **options))
+    check(KDA, Call(q, k, v, g, {"beta": beta}, **given, **options))
     B, T = q.shape[:2]
     S = initial_state
     if S is None:
@@ -161,7 +152,7 @@ def one_token(q, k, v, g, beta, S, options):
     """(o, state) after one token of each row, by the decode kernel on a GPU. Raises NotImplementedError where it does
     not answer.
     """
-    call = Call(q, k, v, g, beta, initial_state=S, output_final_state=True, **options)
+    call = Call(q, k, v, g, {"beta": beta}, initial_state=S, output_final_state=True, **options)
     if q.is_cuda and not run.decode_answers(KDA, call):
         raise NotImplementedError(
             "the decode kernel takes no such call; it needs K and V up to 128, K a multiple of 4, no float64, no "

@@ -38,7 +38,7 @@ def a_captured_graph_replays_on_new_values(bench):
 def work_stays_on_the_current_stream(bench):
     """A launch on the default stream, which does not wait for the inputs."""
     named = bench.make(70)
-    slow = torch.randn(4096, 4096, device="cuda")
+    slow = torch.randn(4096, 4096, device="cuda", dtype=torch.float32)
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

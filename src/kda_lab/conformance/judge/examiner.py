@@ -6,11 +6,10 @@ import warnings
 import torch
 
 from kda_lab.conformance.capabilities import Unsupported
-from kda_lab.conformance.case import Crashed, Refused, Wrong
+from kda_lab.conformance.case import REFUSALS, Crashed, Refused, Wrong
 from kda_lab.conformance.judge import generate, oracle, tolerance
 from kda_lab.rules import RULES
 
-REFUSALS = (ValueError, TypeError, NotImplementedError, AssertionError)
 FORBIDDEN = ("CUDA error", "Triton Error [CUDA]", "out of memory", "illegal memory access")
 REASON = 1200  # characters of an error's message that are kept
 

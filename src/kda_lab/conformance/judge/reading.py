@@ -117,7 +117,7 @@ def put_together(problem, parts, batch):
 
 def token_loop(rule, named):
     """(o, final state) of ``rules.scan``, all heads at once.   Implements kda-recurrence, gdn-recurrence,
-    delta-recurrence or gdn2-recurrence.
+    delta-recurrence and so on.
 
     >>> x = torch.ones(1, 2, 1, 1)
     >>> token_loop("delta_rule", dict(q=x, k=x, v=3 * x, beta=x[..., 0]))[0].flatten().tolist()

@@ -129,6 +129,7 @@ def make(
     return Case(name, a | options, BOUNDS[dtype], core)
 
 
+# the arguments of kda_decode, so that a case is a call of both
 def oracle(
     qkv,
     gate,

@@ -103,10 +103,14 @@ def style(role: str) -> dict[str, Any]:
 def axes(
     rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = 3.0, **options: Any
 ) -> tuple[Any, Any]:
-    """A matplotlib figure and its axes in the house style; `width` and `height` in inches, `options` as for
-    ``subplots``.
+    """A matplotlib figure and its axes in the house style, one or an array of them as ``subplots`` gives them.
 
-    Sets matplotlib's defaults for this process, so that what is added to the axes later has the style too.
+    width, height: inches   options: as for ``subplots``.   Sets matplotlib's defaults for this process, so that what is
+    added to the axes later has the style too.
+
+    >>> fig, panels = axes(1, 3, height=2)
+    >>> panels.shape, fig.get_size_inches()[1].item()
+    ((3,), 2.0)
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -117,7 +121,14 @@ def axes(
 
 
 def show(fig: Any, alt: str) -> Picture:
-    """The picture of a matplotlib figure; `alt` says in one or two sentences what is to be seen in it."""
+    """The picture of a matplotlib figure; `alt` says in one or two sentences what is to be seen in it.
+
+    ValueError for an `alt` of fewer than three words.
+
+    >>> fig, ax = axes()
+    >>> show(fig, "An empty pair of axes.")
+    <figure: An empty pair of axes.>
+    """
     import matplotlib
 
     _alt(alt)
@@ -138,8 +149,13 @@ def show(fig: Any, alt: str) -> Picture:
 def heat(ax: Any, matrix: Any, *, positive: str = "value", negative: str = "key", numbers: str = "") -> None:
     """Draw a matrix as cells: colour for the sign, opacity for the size, so that both backgrounds serve as zero.
 
-    matrix: [rows, columns], at most 4,096 entries. `numbers` is a format such as ".1f"; without numbers, negative cells
-    are hatched, so that the sign does not rest on colour.
+    matrix: [rows, columns]   positive, negative: roles   numbers: a format such as ".1f"; without numbers, negative
+    cells are hatched, so that the sign does not rest on colour.   ValueError for no entry and for more than 4,096.
+
+    >>> fig, ax = axes()
+    >>> heat(ax, [[1.0, -0.25]], numbers=".2f")
+    >>> [text.get_text() for text in ax.texts]
+    ['1.00', '−0.25']
     """
     from matplotlib.patches import Rectangle
 
@@ -318,7 +334,11 @@ def _picture(body: str, width: float, view: Sequence[float], alt: str) -> Pictur
 
 
 def colour_variables(theme: str) -> str:
-    """The CSS variables of the roles for the theme "light" or "dark", as the book's style sheet has them."""
+    """The CSS variables of the roles for the theme "light" or "dark", as the book's style sheet has them.
+
+    >>> colour_variables("light").split(";")[0]
+    '--kda-key: #0072b2'
+    """
     return " ".join(f"--kda-{name}: {getattr(role, theme)};" for name, role in ROLES.items())
 
 

@@ -4,7 +4,11 @@ from kda_lab.pages.figures import Board, Picture
 
 
 def chain_and_tree(n=8) -> Picture:
-    """n steps one after the other, and the same steps joined in pairs."""
+    """n steps one after the other, and the same steps joined in pairs.
+
+    >>> chain_and_tree(4)
+    <figure: Above, 4 boxes in a row, each waiting for the one before. ...>
+    """
     board = Board(440, 300)
     width, gap, left = 36, 15, 34
     x = [left + t * (width + gap) for t in range(n)]
@@ -37,7 +41,11 @@ def chain_and_tree(n=8) -> Picture:
 
 
 def stages(chunks=4) -> Picture:
-    """The three stages of a chunked kernel; only the middle one runs from left to right."""
+    """The three stages of a chunked kernel over so many chunks; only the middle one runs from left to right.
+
+    >>> stages(3)
+    <figure: Three rows of 3 boxes, one box for each chunk. Arrows lead ...>
+    """
     board = Board(476, 250)
     width, left = 84, 88
     x = [left + c * 100 for c in range(chunks)]

@@ -25,7 +25,14 @@ def _draws(n, K, draws, generator):
 
 
 def errors_over_keys(K=16, counts=(2, 4, 8, 12, 16, 20, 24, 32, 40, 48), draws=40):
-    """Mean error over the number of pairs, measured (marks) and expected (lines)."""
+    """Mean squared error over the number of pairs, measured (marks) and expected (lines), as a share of a value's
+    squared length.
+
+    K: channels of a key   counts: numbers of pairs   draws: over which the mean is taken.
+
+    >>> errors_over_keys(counts=(2, 16, 32), draws=2)
+    <figure: Mean error against the number of pairs in 16 key dims. ...>
+    """
     generator = torch.Generator().manual_seed(0)
     ways = {
         "linear attention": (_linear, 1),
@@ -64,8 +71,13 @@ def errors_over_keys(K=16, counts=(2, 4, 8, 12, 16, 20, 24, 32, 40, 48), draws=4
 
 
 def errors_by_age(K=16, n=48, draws=400):
-    """Error of each pair over the number of pairs written after it: four rules, and the expectation for the delta
-    rule.
+    """Squared error of each pair over the number of pairs written after it: four rules, and the expectation for the
+    delta rule.
+
+    K: channels of a key   n: pairs   draws: over which the mean is taken.
+
+    >>> errors_by_age(K=4, n=8, draws=2)
+    <figure: Error of a pair against how many came after it. The delta ...>
     """
     drawn = _draws(n, K, draws, torch.Generator().manual_seed(1))
     ways = {
@@ -92,8 +104,10 @@ def errors_by_age(K=16, n=48, draws=400):
 
 
 def learning(results, names, plan):
-    """Training curves at the chosen rate: the mean of the seeds, and their range.   results: {memory: {task:
-    ...}}   names: the tasks.
+    """Training accuracy over steps at the rate that was chosen: the mean of the seeds, and their range.
+
+    results: {memory: {task: result of `training.train`}}, shares from 0 to 1   names: the tasks, a panel each
+    plan: a `training.Plan`, whose `every` is the steps between two looks.
     """
     names = list(names)
     fig, panels = axes(len(names), 1, height=2.1 * len(names) + 0.5, sharex=True)
@@ -117,14 +131,18 @@ def learning(results, names, plan):
 
 
 def guessing(task, drawn=4000):
-    """The accuracy of the one answer that is right most often.   task: a recall.tasks.Task."""
+    """The accuracy, 0 to 1, of the one answer that is right most often.
+
+    task: a `recall.tasks.Task`   drawn: examples that are counted.
+    """
     answers = tasks.draw(task, drawn, torch.Generator().manual_seed(0)).answers
     return answers.flatten().bincount().max().item() / answers.numel()
 
 
 def accuracy(results, chosen):
-    """Test accuracy over the number of writes at the chosen rate: mean of the seeds and range.   chosen: {name:
-    Task}.
+    """Test accuracy over the number of writes at the rate that was chosen: mean of the seeds and range, and guessing.
+
+    results: as for `learning`   chosen: {name: `recall.tasks.Task`}, a panel each.
     """
     names = list(chosen)
     fig, panels = axes(len(names), 1, height=2.1 * len(names) + 0.5)

@@ -59,7 +59,14 @@ def failures(records):
 
 
 def place(case):
-    """Where a case stands on the axis, or None if it measured nothing."""
+    """Where a case stands on the axis of `margins`: its error over its budget, or a place of its own for an error that
+    is not finite or none; None if it measured nothing.
+
+    case: {"outcome", "error", "budget"} of a document.
+
+    >>> place({"outcome": "pass", "error": 0.5, "budget": 2.0}), place({"outcome": "refused", "error": None})
+    (0.25, None)
+    """
     if case["outcome"] == "fail":
         if case["error"] == "not finite":
             return INFINITE
@@ -121,6 +128,13 @@ def breaches(records):
 
 
 def narrow(text, indent):
-    """Text in lines of 38 characters, which a narrow screen holds; the lines after the first are indented by four."""
+    """Text in lines of 38 characters at most, which a narrow screen holds.
+
+    indent: what the first line begins with; the others have four spaces.
+
+    >>> print(narrow("a kernel that passes every case of the suite", "- "))
+    - a kernel that passes every case of
+        the suite
+    """
     after = "    "
     return textwrap.fill(text, 38, initial_indent=indent, subsequent_indent=after, break_on_hyphens=False)

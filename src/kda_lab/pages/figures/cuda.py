@@ -11,7 +11,13 @@ HEIGHT = 1e12  # where a result that is no number is drawn
 
 
 def two_exact_formulas(C=64, K=16):
-    """Errors in fp32 of two formulas that are exact algebra, and of their forms by blocks of 16."""
+    """Relative errors in fp32 of two formulas that are exact algebra, and of their forms by blocks of 16.
+
+    C: tokens of a chunk, a multiple of 16   K: channels of a key.
+
+    >>> two_exact_formulas(C=16, K=2)
+    <figure: Two panels of relative errors. Left, the scores as one ...>
+    """
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
     fig, (left, right) = axes(1, 2, height=3.1, sharey=True)
@@ -74,7 +80,11 @@ def _error(x, exact):
 
 
 def three_stages():
-    """The three kernels: what a thread block owns in each, and what passes between them."""
+    """The three kernels: what a thread block owns in each, and what passes between them.
+
+    >>> three_stages()
+    <figure: Three rows. In prepare and output each chunk is a box of its ...>
+    """
     board = Board(560, 322)
     xs = [4, 80, 156, 232]
     rows = [
@@ -117,8 +127,10 @@ def three_stages():
 
 
 def stage_times(run, T=8192, H=32):
-    """Recorded time of each kernel beside the time that its own traffic needs, and beside what the call has to move at
-    all.
+    """Milliseconds of each kernel, as recorded, beside the time that its own traffic needs, and beside what the call
+    has to move at all.
+
+    run: {kernel: ms, "call": ms, "floor": ms, "rate": bytes a second}   T, H: tokens and heads of that run.
     """
     names = list(measure.TRAFFIC)
     floors = [b * T * H / run["rate"] * 1e3 for b in measure.stage_bytes().values()]

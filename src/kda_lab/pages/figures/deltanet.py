@@ -7,8 +7,12 @@ from kda_lab.pages.figures import axes, show, style
 
 
 def same_key_many_times(writes=8):
-    """What one key answers after each write of the value 1: linear attention, and DeltaNet at three gates."""
-    key, one = torch.ones(1), torch.ones(1)
+    """What one key answers after each of so many writes of the value 1: linear attention, and DeltaNet at three gates.
+
+    >>> same_key_many_times()
+    <figure: The answer of one key against the number of writes: linear ...>
+    """
+    key, one = torch.ones(1, dtype=torch.float32), torch.ones(1, dtype=torch.float32)
     fig, ax = axes(height=2.8)
     ax.axhline(1, color=style("decay")["color"], linewidth=1)
     runs = [
@@ -18,7 +22,7 @@ def same_key_many_times(writes=8):
         ("β = 0.2", "value", 0.2),
     ]
     for label, role, beta in runs:
-        S, answers = torch.zeros(1, 1), [0.0]
+        S, answers = torch.zeros(1, 1, dtype=torch.float32), [0.0]
         for _ in range(writes):
             S = (rules.linear(S, key, key, one) if beta is None else rules.delta(S, key, key, one, beta))[0]
             answers.append((S @ key).item())
@@ -33,7 +37,11 @@ def same_key_many_times(writes=8):
 
 
 def growth(tokens=400):
-    """The length of the state over time: hostile keys, random keys, and hostile keys with a decay of 0.98."""
+    """The length of the state over so many tokens: hostile keys, random keys, and hostile keys with a decay of 0.98.
+
+    >>> growth()
+    <figure: Length of the state over 400 tokens: with hostile keys it ...>
+    """
     generator = torch.Generator().manual_seed(0)
     one = torch.ones(1, dtype=torch.float64)
 

@@ -10,8 +10,13 @@ FP32 = math.log(torch.finfo(torch.float32).max)
 
 
 def references(C=64, step=4, g=-5.0):
-    """The largest exponent that each kept pair of tokens needs, for three choices of the reference; one cell is 4 by 4
-    pairs.
+    """The largest exponent that each kept pair of tokens needs, for three choices of the reference; a cell is `step`
+    by `step` pairs.
+
+    C: tokens of a chunk   g: log decay of every token, natural.
+
+    >>> references()
+    <figure: Three triangles of token pairs. With one reference for 64 ...>
     """
     from matplotlib.patches import Rectangle
 

@@ -13,7 +13,13 @@ def change_of_topic(tokens=200, lean=0.3, draws=20):
     """Eight tokens of an old topic, then a new topic whose keys are at right angles to all old ones.
 
     Left: what the old keys still answer, as a share of what they were given. Right: each token's value is read back
-    with its key plus `lean` times a unit vector of the old topic; the root mean square error. All values have norm one.
+    with its key plus `lean` times a unit vector of the old topic; the root mean square error. All values have norm
+    one.
+
+    tokens: of the new topic   draws: over which the mean is taken.
+
+    >>> change_of_topic(tokens=40, draws=1)
+    <figure: Left: after a change of topic the old keys answer in full ...>
     """
     generator = torch.Generator().manual_seed(0)
     draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -57,7 +63,11 @@ def change_of_topic(tokens=200, lean=0.3, draws=20):
 
 
 def one_mask(C=8):
-    """K K^T, the decays D of a chunk, and their product below the diagonal."""
+    """K K^T, the decays D of a chunk of C tokens, and their product below the diagonal.
+
+    >>> one_mask()
+    <figure: Three 8 by 8 matrices: the scores of all pairs of keys, the ...>
+    """
     generator = torch.Generator().manual_seed(4)
     K = torch.nn.functional.normalize(torch.randn(C, 3, generator=generator, dtype=torch.float64), dim=1)
     alpha = 0.6 + 0.4 * torch.rand(C, generator=generator, dtype=torch.float64)

@@ -21,8 +21,11 @@ GATES = ("strong", "long", "weak")
 
 
 def steps():
-    """What was measured while the kernel was made and no command repeats: profile, single products, versions,
-    trials.
+    """What was measured while the kernel was made and no command repeats: profile in cycles, single products, versions
+    and trials in milliseconds.
+
+    >>> steps()["device"]
+    'NVIDIA H200'
     """
     return json.loads(STEPS.read_text(encoding="utf-8"))
 
@@ -137,7 +140,10 @@ def counted():
 
 
 def roofline(document, shape="T=8192 H=64"):
-    """Rate of operations over their ratio to bytes, both as each kernel itself has them, under the roofs of an H200."""
+    """Rate of operations over their ratio to bytes, both as each kernel itself has them, under the roofs of an H200.
+
+    document: of `kda-lab bench`   shape: a workload of it, by its name.
+    """
     size, kept, mine = workloads.shape(shape), steps(), counted()
     tokens = size["T"] * size["H"]
     peak, rate = intensity.gpus()["H200"].flops, document["environment"]["copy_rate"]
@@ -215,7 +221,11 @@ def _path(board, points, role):
 
 
 def roles():
-    """The two thread blocks of a cluster: warps and registers, the two rings of slots, and who passes what to whom."""
+    """The two thread blocks of a cluster: warps and registers, the two rings of slots, and who passes what to whom.
+
+    >>> roles()
+    <figure: Two thread blocks side by side. In each, 8 prepare warps ...>
+    """
     n = layout()
     board, own, sent, wide = Board(420, 366), n["OWN_SLOTS"], n["SENT_SLOTS"], 200
     pitch = (wide - 10) / (own + sent)
@@ -255,7 +265,11 @@ def roles():
 
 
 def slot_life():
-    """One slot of shared memory through the life of a block: what each part of it holds after whom."""
+    """One slot of shared memory through the life of a block: what each part of it holds after whom.
+
+    >>> slot_life()
+    <figure: Six rows, one for each owner of a slot from loader to ...>
+    """
     n = layout()
     board = Board(436, 296)
     at = [n[f"Slot.{x}"] for x in ("WQ", "TM", "SCALE", "WRITE", "V", "BYTES")]
@@ -308,7 +322,11 @@ def left_factor(lane, word, half):
 
 
 def fragments(lane=5):
-    """What one lane holds of a tile of S as accumulator, and as left factor: the same places."""
+    """What one lane, 0 to 31, holds of a tile of S as accumulator, and as left factor: the same places.
+
+    >>> fragments(lane=5)
+    <figure: Two grids of 16 by 16. The eight places that lane 5 holds as ...>
+    """
     board, cell, top = Board(430, 244), 11, 46
     registers = {accumulator(lane, i): f"{i}" for i in range(8)}
     words = {left_factor(lane, i, h): "" if h else f"{i}" for i in range(4) for h in range(2)}
@@ -336,7 +354,11 @@ def fragments(lane=5):
 
 
 def cycles():
-    """A block's cycles by what the state warps and the two warps of a team do."""
+    """A block's cycles by what the state warps and the two warps of a team do.
+
+    >>> cycles()
+    <figure: Bars of cycles. The state warps take 1,132 a block, half of ...>
+    """
     kept = steps()
     fig, axs = axes(3, 1, width=4.5, height=6.2)
     parallel = 2 * kept["teams"]

@@ -4,7 +4,11 @@ from kda_lab.pages.figures import Board
 
 
 def ladder():
-    """Four rules, one change each: what multiplies the old state, and what is written."""
+    """Four rules, one change each: what multiplies the old state, and what is written.
+
+    >>> ladder()
+    <figure: Four update rules from linear attention to Kimi Delta ...>
+    """
     board = Board(560, 250)
     rows = [
         ("linear attention", "S", "v k^T", "adds"),

@@ -8,7 +8,14 @@ from kda_lab.pages.figures import axes, heat, show, style
 
 
 def clocks(half_lives=(2, 512), scalar=32, tokens=2048):
-    """What is left of a value after n tokens: two channels with clocks of their own, and one clock for both."""
+    """What is left of a value after 1 to `tokens` tokens: two channels with clocks of their own, and one clock for
+    both.
+
+    half_lives, scalar: in tokens.
+
+    >>> clocks(tokens=64)
+    <figure: Share left of a value against tokens since the write, on a ...>
+    """
     lives = torch.tensor([*half_lives, scalar], dtype=torch.float64)
     alpha = 0.5 ** (1 / lives)
     S, none, one = (
@@ -42,7 +49,13 @@ def clocks(half_lives=(2, 512), scalar=32, tokens=2048):
 
 
 def masks(C=5, K=8):
-    """Decayed scores divided by plain ones: a mask with a scalar gate, no mask with a gate per channel."""
+    """Decayed scores divided by plain ones: a mask with a scalar gate, no mask with a gate per channel.
+
+    C: tokens   K: channels of a key.
+
+    >>> masks(C=3)
+    <figure: Two lower triangular tables of decayed score over plain ...>
+    """
     generator = torch.Generator().manual_seed(4)
     keys = torch.nn.functional.normalize(torch.randn(C, K, generator=generator, dtype=torch.float64), dim=-1)
     alpha = torch.exp(-2 * torch.rand(C, K, generator=generator, dtype=torch.float64))

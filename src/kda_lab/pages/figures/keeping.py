@@ -18,7 +18,14 @@ POLICIES = (("dense", None, "key"), ("every second block", 2 * BLOCK, "value"), 
 
 
 def served(prompt, settings, scheduler=Scheduler):
-    """A scheduler after one request of ``prompt`` tokens that answers one token."""
+    """A scheduler after one request of ``prompt`` tokens that answers one token.
+
+    settings: of `hybrid`   scheduler: the class.
+
+    >>> from kda_lab.serving.blocks.scheduler import hybrid
+    >>> len(served(40, hybrid(block=16)).pool.holders)
+    3
+    """
     server = []
     measure(
         settings, [Chat([], [list(range(prompt))], 1)], scheduler=lambda s: server.append(scheduler(s)) or server[0]
@@ -27,14 +34,27 @@ def served(prompt, settings, scheduler=Scheduler):
 
 
 def hit_of(server, shared, length=2600):
-    """What a request hits that shares its first ``shared`` tokens with the one before."""
+    """What a request of ``length`` tokens hits that shares its first ``shared`` tokens with the one before, as a
+    `Hit`.
+
+    server: a scheduler, as `served` makes it.
+
+    >>> from kda_lab.serving.blocks.scheduler import hybrid
+    >>> hit_of(served(40, hybrid(block=16)), shared=33).tokens
+    32
+    """
     tokens = [*range(shared), *range(10_000, 10_000 + length - shared)]
     return server.coordinator.lookup(Request("probe", tokens, server.settings.splitting.unit))
 
 
 def told(name, width=68):
     """A planted fault in words: what is done wrong, the traffic, what the checks find first, and what changes for its
-    requests.
+    requests. KeyError with the known names for another.
+
+    name: of a fault   width: characters of a line.
+
+    >>> print(told("no-eagle-drop").splitlines()[0])
+    no-eagle-drop: Under eagle, attention keeps the last block of its
     """
     broken, fault = break_it(name), FAULTS[name]
     lengths = ", ".join(f"{request} {len(known.prompt)}" for request, known in broken.right.requests.items())
@@ -54,7 +74,11 @@ def told(name, width=68):
 
 
 def forks():
-    """Tokens that a second request need not run, for each number of tokens that it shares with a prompt of 2,000."""
+    """Tokens that a second request need not run, for each number of tokens that it shares with a prompt of 2,000.
+
+    >>> forks()
+    <figure: Tokens reused against tokens shared: rows of attention give ...>
+    """
     shared = list(range(0, 2001, 10))
     runs = (
         ("kept by case B: every boundary", {"budget": 640}, Scheduler, "state"),
@@ -122,10 +146,10 @@ class Watched(Scheduler):
         for request in self.seen.values():
             path = []
             for digest in request.chain:
-                rows = pool.lookup(digest, [0])
-                if rows is None:
+                held = pool.lookup(digest, [0])
+                if held is None:
                     break
-                path.append(rows[0].id)
+                path.append(held[0].id)
                 found = pool.lookup(digest, states)
                 if found:
                     live.update(path, (block.id for block in found))
@@ -136,7 +160,13 @@ class Watched(Scheduler):
 
 
 def orphans(pools=(48, 64, 96, 160, 320)):
-    """Which part of the cached blocks no later request could use, against the size of the pool."""
+    """Which part of the cached blocks no later request could use, against the size of the pool.
+
+    pools: sizes, in blocks.
+
+    >>> orphans(pools=(48,))
+    <figure: Part of the cached blocks that no later request could use, ...>
+    """
     talk = chats(np.random.default_rng(0), 24, systems=4, system_tokens=150, turns=4, question=12, answer=20)
     fig, panels = axes(1, 2, height=2.7, sharey=True)
     for ax, (name, interval) in zip(panels, (("dense", None), ("retention 0", 0)), strict=True):
@@ -166,7 +196,12 @@ def orphans(pools=(48, 64, 96, 160, 320)):
 
 
 def bytes_and_worth():
-    """Bytes of a prefix against the distance of its states, and operations saved for each byte against its length."""
+    """Gigabytes of a prefix against the tokens between its states, and operations saved for each byte against its
+    length.
+
+    >>> bytes_and_worth()
+    <figure: Left: bytes of a prefix of 10,000 tokens fall from 17.4 GB ...>
+    """
     fig, (left, right) = axes(1, 2, height=3.1)
     spacing = [2**n for n in range(4, 11)]
     total = [MODEL.prefix_bytes(10_000, costs.dense_checkpoints(10_000, s)) / 1e9 for s in spacing]
@@ -195,8 +230,10 @@ def bytes_and_worth():
 
 
 def traffic():
-    """Two kinds of traffic, {name: chats}; a new turn repeats all before it, a single question nothing but the
-    prompt.
+    """Two kinds of traffic, {name: chats}; a new turn repeats all before it, a single question nothing but the prompt.
+
+    >>> [len(chats) for chats in traffic().values()]
+    [28, 40]
     """
     many, few = np.random.default_rng(0), np.random.default_rng(1)
     return {
@@ -206,14 +243,20 @@ def traffic():
 
 
 def rate(talk, blocks, interval):
-    """Part of all prompt tokens that did not run, with four groups of states."""
+    """Part of all prompt tokens that did not run, 0 to 1, with four groups of states.
+
+    talk: chats, as `traffic` makes them   blocks: of the pool   interval: retention, as for `hybrid`.
+    """
     return measure(
         hybrid(block=BLOCK, blocks=blocks, retention=interval, states=4, budget=BUDGET), talk, at_once=6
     ).hit_rate
 
 
 def hit_rates(pools=(48, 80, 128, 256, 512)):
-    """Hit rate against the size of the pool for two kinds of traffic and three settings of retention."""
+    """Hit rate, 0 to 1, against the size of the pool for two kinds of traffic and three settings of retention.
+
+    pools: sizes, in blocks.
+    """
     fig, panels = axes(1, 2, height=2.9, sharey=True)
     for ax, (name, talk) in zip(panels, traffic().items(), strict=True):
         for label, interval, role in POLICIES:

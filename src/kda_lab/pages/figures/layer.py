@@ -9,7 +9,10 @@ from kda_lab.study import intensity
 
 
 def damaged_caches(prompt=24, tokens=300):
-    """Relative error of each output after the handover, for caches that lost or mixed up something."""
+    """Relative error of each output after the handover, for caches that lost or mixed up something.
+
+    prompt: tokens before the handover   tokens: after it.
+    """
     generator = torch.Generator().manual_seed(3)
     layer = KimiDeltaAttention(64, head_dim=16, num_heads=4, generator=generator, dtype=torch.float64)
     x = torch.randn(1, prompt + tokens, 64, generator=generator, dtype=torch.float64)
@@ -46,7 +49,14 @@ def damaged_caches(prompt=24, tokens=300):
 
 
 def data_path(hidden, heads, key, value, rank, taps=4):
-    """The way of T tokens through a KDA layer, with shapes; what is kept for the next call is drawn on the right."""
+    """The way of T tokens through a KDA layer, with shapes; what is kept for the next call is drawn on the right.
+
+    hidden: width of the model   heads, key, value: heads, and channels of each   rank: of the gate's two narrow
+    maps   taps: of the convolution.
+
+    >>> data_path(2304, 32, 128, 128, 128)
+    <figure: The way through the layer. One projection of x feeds four ...>
+    """
     board = Board(540, 560)
     channels = 2 * heads * key + heads * value
     columns = {"qkv": 100, "gate": 262, "beta": 362, "out": 462}
@@ -110,8 +120,9 @@ def data_path(hidden, heads, key, value, rank, taps=4):
 
 
 def decode_times(times, key=128, value=128):
-    """Steps of N requests on a roofline, and their times over the floor.   times: rows of
-    ``decode_acceptance.timing``.
+    """Steps of N requests on a roofline, and their times over the floor.
+
+    times: rows of `kda_lab.cuda.accept.decode.timing`, milliseconds   key, value: channels of a head.
     """
     card = intensity.gpus()["H200"]
     fig, (left, right) = axes(1, 2, height=3.3)

@@ -8,7 +8,11 @@ from kda_lab.study import learning
 
 
 def two_losses(writes=8):
-    """Length of the state and error of the prediction while one pair is written again and again."""
+    """Length of the state and error of the prediction while one pair is written again, so many times.
+
+    >>> two_losses()
+    <figure: Two losses over eight writes of one pair. Linear attention ...>
+    """
     k, v = torch.tensor([0.6, 0.8], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
     fig, (left, right) = axes(1, 2, height=2.7)
     runs = [("linear attention", "error", None), ("delta, β = 0.5", "state", 0.5)]
@@ -33,8 +37,10 @@ def two_losses(writes=8):
 
 
 def explicit_and_implicit():
-    """What one write leaves of the error, and one decay of a weight, over the rate: explicit steps and implicit
-    ones.
+    """What one write leaves of the error, and one decay of a weight, over the rate: explicit steps and implicit ones.
+
+    >>> explicit_and_implicit()
+    <figure: What a write leaves of the error and a penalty of a weight, ...>
     """
     eta = torch.linspace(0, 3, 121, dtype=torch.float64)
     fig, (left, right) = axes(1, 2, height=3.2, sharey=True)

@@ -9,7 +9,13 @@ MIB = 2**20
 
 
 def bytes_of_memory(heads=32, D=128):
-    """Bytes of one layer against tokens: the cache of keys and values (all heads, then 8 shared ones) and the state."""
+    """Bytes of one layer against tokens: the cache of keys and values (all heads, then 8 shared ones) and the state.
+
+    heads: of queries   D: channels of a head, for keys and for values.
+
+    >>> bytes_of_memory()
+    <figure: Memory of one layer against tokens, both axes logarithmic: ...>
+    """
     tokens = [2**n for n in range(0, 21, 2)]
     state = heads * D * D * 4
     fig, ax = axes(height=3.0)
@@ -33,17 +39,20 @@ def bytes_of_memory(heads=32, D=128):
 
 
 def recall(V=64, draws=8):
-    """Relative error of recall against the number of keys: random unit keys, the formula, and keys at right angles."""
+    """Relative error of recall against the number of keys: random unit keys, the formula, and keys at right angles.
+
+    V: channels of a value   draws: over which the mean is taken.
+    """
     generator = torch.Generator().manual_seed(0)
     counts = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
     def error(keys):
-        v = torch.randn(len(keys), V, generator=generator)
-        S = chunk.linear(torch.zeros(V, keys.shape[1]), keys, keys, v).S
+        v = torch.randn(len(keys), V, generator=generator, dtype=torch.float32)
+        S = chunk.linear(torch.zeros(V, keys.shape[1], dtype=torch.float32), keys, keys, v).S
         return ((keys @ S.T - v).square().sum() / v.square().sum()).item()
 
     def random(n, K):
-        return torch.nn.functional.normalize(torch.randn(n, K, generator=generator), dim=1)
+        return torch.nn.functional.normalize(torch.randn(n, K, generator=generator, dtype=torch.float32), dim=1)
 
     fig, ax = axes(height=3.2)
     for K, role in ((16, "key"), (64, "state")):
@@ -52,7 +61,7 @@ def recall(V=64, draws=8):
         ax.plot(
             range(1, 257), [((n - 1) / K) ** 0.5 for n in range(1, 257)], **{**style(role), "marker": ""}, linewidth=1
         )
-    exact = [error(torch.eye(64).repeat(4, 1)[:n]) ** 0.5 for n in counts]
+    exact = [error(torch.eye(64, dtype=torch.float32).repeat(4, 1)[:n]) ** 0.5 for n in counts]
     ax.plot(counts, exact, label="right angles, K = 64", **style("value"))
     ax.axhline(1, color=style("decay")["color"], linewidth=0.8)
     ax.set(xscale="log", xlabel="keys stored", ylabel="error / length of value", ylim=(-0.1, 3))

@@ -7,8 +7,11 @@ from kda_lab.pages.figures import Board, axes, show, style
 
 
 def erased_once(tokens=8, beta=0.5):
-    """What the old state still answers to one unit key that is written n times with value 0: exactly, and by two short
-    cuts.
+    """What the old state still answers to one unit key that is written so many times with value 0: exactly, and by two
+    short cuts.   beta: the write gate, 0 to 2.
+
+    >>> erased_once(tokens=4)
+    <figure: What is left of an old answer against the number of tokens: ...>
     """
     K, V = torch.ones(tokens, 1, dtype=torch.float64), torch.zeros(tokens, 1, dtype=torch.float64)
     gates, S = torch.full((tokens,), beta, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
@@ -34,7 +37,13 @@ def erased_once(tokens=8, beta=0.5):
 
 
 def thin_transition(C=5, K=12):
-    """The transition of a chunk as a diagonal minus a thin product."""
+    """The transition of a chunk as a diagonal minus a thin product.
+
+    C: tokens   K: channels of a key.
+
+    >>> thin_transition(C=3, K=6)
+    <figure: The transition of a chunk, a full K by K matrix, equals a ...>
+    """
     board, cell = Board(560, 200), 11
     x, y = 8, 34
     _, _, w, h = board.matrix(
@@ -65,7 +74,13 @@ def thin_transition(C=5, K=12):
 
 
 def inverse_entries(C=64):
-    """The largest entry of R below the diagonal against beta |k|^2: equal keys and random ones, and the bound."""
+    """The largest entry of R below the diagonal against beta |k|^2: equal keys and random ones, and the bound.
+
+    C: tokens of a chunk.
+
+    >>> inverse_entries(C=8)
+    <figure: The largest entry of the inverse against beta times the ...>
+    """
     generator = torch.Generator().manual_seed(0)
     draw = torch.nn.functional.normalize(torch.randn(C, 16, generator=generator, dtype=torch.float64), dim=-1)
     same = draw[:1].expand(C, 16)
@@ -97,7 +112,13 @@ def inverse_entries(C=64):
 
 
 def conditions(C=64, K=128):
-    """The condition number of I + A in the maximum norm, by the kind of unit keys; no decay, every gate one."""
+    """The condition number of I + A in the maximum norm, by the kind of unit keys; no decay, every gate one.
+
+    C: tokens   K: channels of a key.
+
+    >>> round(conditions(C=4)["equal keys"], 6)
+    8.0
+    """
     generator = torch.Generator().manual_seed(0)
     noise, one = (torch.randn(n, K, generator=generator, dtype=torch.float64) for n in (C, 1))
     found = {}
@@ -108,6 +129,8 @@ def conditions(C=64, K=128):
     ]:
         keys = torch.nn.functional.normalize(keys, dim=-1)
         A = chunk.tril(keys @ keys.T, -1)
-        sums = [X.abs().sum(-1).max().item() for X in (A + torch.eye(C), triangular.substitution(A))]
+        sums = [
+            X.abs().sum(-1).max().item() for X in (A + torch.eye(C, dtype=torch.float32), triangular.substitution(A))
+        ]
         found[name] = sums[0] * sums[1]
     return found

@@ -8,7 +8,11 @@ from kda_lab.parts import position
 
 
 def who_waits():
-    """Three ways to four outputs: a chain of states, rows that read only inputs, and a tree of composed steps."""
+    """Three ways to four outputs: a chain of states, rows that read only inputs, and a tree of composed steps.
+
+    >>> who_waits()
+    <figure: Three graphs over four tokens. The states of an RNN form a ...>
+    """
     board = Board(540, 352)
     x = [150 + 95 * i for i in range(4)]
 
@@ -51,7 +55,12 @@ def who_waits():
 
 
 def distance(reach=160):
-    """The weight of a write over its distance: turned keys, decaying keys, and a softmax that knows no distance."""
+    """The weight of a write over its distance, up to `reach` tokens: turned keys, decaying keys, and a softmax that
+    knows no distance.
+
+    >>> distance(reach=20)
+    <figure: The score of a key with an equal query over their distance: ...>
+    """
     d = torch.arange(reach + 1)
     one = torch.ones(64, dtype=torch.float64) / 8
     fig, ax = axes(height=3.3)
@@ -61,7 +70,7 @@ def distance(reach=160):
         turned.append(position.relative_score(one, one, turn.cos(), turn.sin()).item())
     pair = (0.1 * d).cos()
     ax.axhline(0, color=style("decay")["color"], linewidth=0.8)
-    ax.plot(d, torch.ones(len(d)), label="NoPE", markevery=20, **style("decay"))
+    ax.plot(d, torch.ones(len(d), dtype=torch.float32), label="NoPE", markevery=20, **style("decay"))
     ax.plot(d, turned, label="RoPE, 32 pairs", markevery=20, **style("key"))
     ax.plot(d, pair, label="one pair", markevery=20, linewidth=1, **style("error"))
     ax.plot(d, 0.97**d, label="decay 0.97", markevery=20, **style("state"))

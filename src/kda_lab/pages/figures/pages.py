@@ -15,6 +15,9 @@ HEADS = (2, 4, 8, 16, 32, 64)
 def two_pools():
     """Requests that fit, for each request that would fit without any padding: one pool of blocks, and two pools of
     fixed size.
+
+    >>> two_pools()
+    <figure: Share of the requests that would fit without padding, ...>
     """
     p = plan("glm-5.3-flash", tp=8, memory=40 * GIB)
     row = sum(spec.page for spec in p.groups[0].specs) / p.block_size
@@ -67,7 +70,11 @@ def two_pools():
 
 
 def staircase():
-    """Block size and padding against the bytes of a state, with the states of 2 to 64 heads and 0 to 7 drafts on it."""
+    """Block size and padding against the bytes of a state, with the states of 2 to 64 heads and 0 to 7 drafts on it.
+
+    >>> staircase()
+    <figure: Block size and padding against the bytes of a state: the ...>
+    """
     fig, (top, low) = axes(2, 1, height=4.6, sharex=True)
     sizes = [2 ** (16.5 + n / 400) for n in range(0, 2500)]
     blocks = [s.aligned_block(size, TOKEN, UNIT) for size in sizes]
@@ -123,7 +130,11 @@ def staircase():
 
 
 def toy():
-    """The chapter's small model, {layer: spec}: two layers of attention with an indexer each, five states."""
+    """The chapter's small model, {layer: spec}: two layers of attention with an indexer each, five states.
+
+    >>> list(toy())
+    ['a0', 'a1', 'i0', 'i1', 's0', 's1', 's2', 's3', 's4']
+    """
     rows = s.AttentionSpec(6, heads=1, width=4, width_v=0, number=1, stride_bytes=4)
     keys = s.AttentionSpec(6, heads=1, width=3, width_v=0, number=1, per_state=2, stride_tokens=2)
     state = s.StateSpec(6, ((22,),), (1,), padded=24)
@@ -131,7 +142,11 @@ def toy():
 
 
 def layouts():
-    """Two blocks of the small model in both layouts, with the page ids that the kernel of the first indexer uses."""
+    """Two blocks of the small model in both layouts, with the page ids that the kernel of the first indexer uses.
+
+    >>> layouts()
+    <figure: Two blocks of a small model. Layer-outermost, the pages of ...>
+    """
     groups = cache_groups(toy(), block_outermost=True)
     board, x0, unit = Board(440, 290), 30, 2.62
     roles = {"a": "key", "i": "value", "s": "state"}

@@ -37,7 +37,11 @@ def throughput():
 
 
 def roofline():
-    """Share of each card's peak against operations per byte, with the two phases of two models."""
+    """Share of each card's peak against operations per byte, with the two phases of two models.
+
+    >>> roofline()
+    <figure: Rooflines of three cards, and points on that of the H200: ...>
+    """
     fig, ax = axes(height=3.6)
     low, high = 0.5, 8192
     for name, role, width in (("H200", "state", 2.0), ("H20", "decay", 1.2), ("B200", "decay", 1.2)):
@@ -94,7 +98,11 @@ def roofline():
 
 
 def growth():
-    """Bytes of one request against its context, for six models."""
+    """Bytes of one request against its context, for six models.
+
+    >>> growth()
+    <figure: Memory of one request against its context, both axes ...>
+    """
     fig, ax = axes(height=3.4)
     contexts = [2**n for n in range(10, 21)]
     picked = [

@@ -54,7 +54,11 @@ def family(count, shared=1300, tokens=2000, first=1):
 
 
 def third_occurrence(requests=8):
-    """Prompt tokens that had to run, summed over requests that share 1,300 of 2,000 tokens."""
+    """Prompt tokens that had to run, summed over so many requests that share 1,300 of 2,000 tokens.
+
+    >>> third_occurrence(requests=3)
+    <figure: Prompt tokens that ran against the number of requests: ...>
+    """
     prompts = family(requests)
     runs = {
         "stops at the prompt's end only": (found(hybrid(), *prompts, scheduler=NoJunction), "error"),
@@ -84,7 +88,12 @@ def third_occurrence(requests=8):
 
 
 def finer_unit(unit=64):
-    """What a repeat has to run again against its length, and what a third request hits against the length it shares."""
+    """Tokens that a repeat has to run again against its length, and tokens that a third request hits against the
+    length it shares.   unit: tokens of a hash, beside those of a block.
+
+    >>> finer_unit()
+    <figure: Above: tokens that a repeated prompt runs again rise to 640 ...>
+    """
     fig, (top, low) = axes(2, 1, height=4.8)
     near = low.inset_axes((0.08, 0.6, 0.3, 0.34))
     for h, role in ((640, "key"), (unit, "value")):
@@ -122,8 +131,11 @@ def finer_unit(unit=64):
 
 
 def draft_slots(block=4):
-    """Rows of a drafter in the first block of A, and whether B would have made the same, when the prompts part inside a
-    block and at its end.
+    """Rows of a drafter in the first block of A, and whether B would have made the same, when the prompts part inside
+    a block and at its end.   block: tokens.
+
+    >>> draft_slots()
+    <figure: Two cases of prompts A and B with blocks of four tokens. ...>
     """
     board, x0, cell = Board(440, 236), 70, 46
     for case, d in enumerate((block + 2, block)):

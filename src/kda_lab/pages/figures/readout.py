@@ -25,8 +25,11 @@ EASY = {
 
 
 def three_wrong_readings(C=16):
-    """The error of each output of a chunk: read from the last state, without the token's own write, and from the old
-    state alone.
+    """The relative error of each of C outputs of a chunk: read from the last state, without the token's own write, and
+    from the old state alone.
+
+    >>> three_wrong_readings()
+    <figure: Relative error of the output at each of 16 tokens: reading ...>
     """
     x = inputs.head(C, 16, 8, torch.Generator().manual_seed(0))
     t = chunk.kda(x.S, x.q, x.k, x.v, x.g.exp(), x.beta)
@@ -52,8 +55,11 @@ def pieces(C=64, K=128, V=128):
     """The steps of a chunk in order: (term, formula, shape, numbers, flop, where it runs: for all chunks at once, in
     the walk, or in the readout).
 
-    A product [a, b] [b, c] counts 2 a b c and scores are full squares, as in `costs.chunk_flops`; the first three rows
-    count entries.
+    C: tokens   K, V: channels of a key and of a value. A product [a, b] [b, c] counts 2 a b c and scores are full
+    squares, as in `costs.chunk_flops`; the first three rows count entries.
+
+    >>> [term for term, *_ in pieces()][:4]
+    ['G', 'K_{in},Q_{in}', 'K_g', 'A']
     """
     score = 2 * C * C * K
     spread = [
@@ -81,7 +87,13 @@ def pieces(C=64, K=128, V=128):
 
 
 def order_of_computation(C=64, K=128, V=128):
-    """The steps of a chunk as a table, with their bytes in fp32 and their operations."""
+    """The steps of a chunk as a table, with their bytes in fp32 and their operations.
+
+    C: tokens   K, V: channels of a key and of a value.
+
+    >>> order_of_computation(C=16).head[:3]
+    ['term', 'formula', 'Mflop']
+    """
     rows = [
         [f"${term}$", f"${formula}$", f"{flop / 1e6:.2f}", where, f"{numbers * 4 / 1024:,.0f}", shape]
         for term, formula, shape, numbers, flop, where in pieces(C, K, V)
@@ -90,8 +102,13 @@ def order_of_computation(C=64, K=128, V=128):
 
 
 def given(**easy):
-    """The inputs of a chunk, some of them made easy as `EASY` says, with the state and the outputs of the token
-    loop.
+    """(inputs by name, state, outputs) of a chunk: some inputs made easy as `EASY` says, with the state [V, K] and the
+    outputs [C, V] of the token loop.
+
+    easy: C, the tokens, and {name: a function of that input}.
+
+    >>> {name: list(x.shape) for name, x in given(C=4)[0].items()}
+    {'S': [3, 6], 'q': [4, 6], 'k': [4, 6], 'v': [4, 3], 'alpha': [4, 6], 'beta': [4]}
     """
     x = inputs.head(easy.pop("C", 6), 6, 3, torch.Generator().manual_seed(0), gates="long")
     made = {"S": x.S, "q": x.q, "k": x.k, "v": x.v, "alpha": x.g.exp(), "beta": x.beta * 1.8}
@@ -105,13 +122,21 @@ def _same(t, S, O):
 
 
 def hidden(**easy):
-    """The mutants of the chunk that an input does not tell from the token loop, by name."""
+    """The mutants of the chunk that an input does not tell from the token loop, by name.   easy: as for `given`.
+
+    >>> hidden()
+    []
+    """
     made, S, O = given(**easy)
     return [m.name for m in CHUNK_MUTANTS if _same(m.subject(*made.values()), S, O)]
 
 
 def hides_one_decay(**easy):
-    """Whether an input hides a chunk in which every channel decays like the first."""
+    """Whether an input hides a chunk in which every channel decays like the first.   easy: as for `given`.
+
+    >>> hides_one_decay(), hides_one_decay(alpha=lambda alpha: alpha * 0 + 0.5)
+    (False, True)
+    """
     made, S, O = given(**easy)
     return _same(chunk.kda(*(made | {"alpha": made["alpha"][:, :1].expand_as(made["alpha"])}).values()), S, O)
 
@@ -119,6 +144,9 @@ def hides_one_decay(**easy):
 def mistakes():
     """The mutants of the chunk, those together that the same easy inputs hide: they give the loop's state and outputs
     there.
+
+    >>> mistakes().head
+    ['hidden by', 'mistakes']
     """
     found, groups = {easy: hidden(**changes) for easy, changes in EASY.items()}, {}
     for m in CHUNK_MUTANTS:
@@ -129,8 +157,12 @@ def mistakes():
 
 
 def cost_per_token(K=128, V=128):
-    """Operations a token against the length of the sequence: causal softmax, the token loop, and chunks of 16 and
-    64.
+    """Operations a token against the length of the sequence: causal softmax, the token loop, and chunks of 16 and 64.
+
+    K, V: channels of a key and of a value.
+
+    >>> cost_per_token()
+    <figure: Operations a token against sequence length, logarithmic: ...>
     """
     lengths = [2**n for n in range(6, 15)]
     fig, ax = axes(height=3.0)

@@ -8,7 +8,11 @@ RANKS = (1, 2, 4, 8, 16, 32)
 
 
 def promises():
-    """GLM on 1 to 32 ranks: requests if all its bytes were divided by the ranks, and those of the plan."""
+    """GLM on 1 to 32 ranks: requests if all its bytes were divided by the ranks, and those of the plan.
+
+    >>> promises()
+    <figure: Requests that fit, against ranks. Dividing all bytes by the ...>
+    """
     plans = [plan("glm-5.3-flash", tp=tp, memory=BUDGET) for tp in RANKS]
     fig, panels = axes(1, 2, width=5.0, height=2.9, sharex=True)
     for ax, context in zip(panels, (2**17, 2**13), strict=True):
@@ -51,7 +55,11 @@ CURVES = (
 
 
 def concurrency():
-    """Requests that fit against their length, for attention alone and for hybrids, on eight ranks."""
+    """Requests that fit against their length, for attention alone and for hybrids, on eight ranks.
+
+    >>> concurrency()
+    <figure: Requests that fit into 60 GiB of each of eight ranks, ...>
+    """
     fig, ax = axes(width=4.8, height=4.0)
     for name, label, role in CURVES:
         p = plan(name, tp=8, memory=BUDGET)

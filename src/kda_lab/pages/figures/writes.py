@@ -13,6 +13,8 @@ SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 def rounds(K=16, V=8, draws=20):
     """The relative error of a chunk's increment when the corrections are left out, or carried through a few rounds
     only.
+
+    K, V: channels of a key and of a value   draws: over which the mean is taken.
     """
     generator = torch.Generator().manual_seed(0)
     lines = [
@@ -57,7 +59,11 @@ def rounds(K=16, V=8, draws=20):
 
 
 def intervals() -> Picture:
-    """Which decays stand between a write and a read: four tokens, four factors."""
+    """Which decays stand between a write and a read: four tokens, four factors.
+
+    >>> intervals()
+    <figure: Four tokens on a line, each with a decay, a read and a write ...>
+    """
     board = Board(480, 262)
     left, step = 108, 92
     decay = lambda t: left + step * (t - 1) + 13
@@ -89,7 +95,11 @@ def intervals() -> Picture:
 
 
 def blind_spots() -> Picture:
-    """Mistakes against inputs: a filled cell where the increment of the chunk gives the mistake away."""
+    """Mistakes against inputs: a filled cell where the increment of the chunk gives the mistake away.
+
+    >>> blind_spots()
+    <figure: A table of 12 mistakes against 6 kinds of input. Generic ...>
+    """
     x = inputs.head(8, K=8, V=3, generator=torch.Generator().manual_seed(0), gates="long")
     plain = {"k": x.k, "v": x.v, "alpha": x.g.exp(), "beta": x.beta}
     tests = {

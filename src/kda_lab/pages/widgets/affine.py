@@ -16,7 +16,13 @@ def _tokens():
 
 
 def cut():
-    """Cut eight steps into two parts, and join the parts in either order."""
+    """Cut eight steps into two parts, and join the parts in either order: T and H of both parts and of the whole.
+
+    Controls: the token after which the cut is, 1 to 7; which part goes first.
+
+    >>> cut()
+    <widget: Two parts of eight steps, joined>
+    """
     tokens = _tokens()
     parts = []
     for n in range(1, TOKENS):

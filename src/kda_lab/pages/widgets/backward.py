@@ -35,7 +35,13 @@ def _example():
 
 
 def order():
-    """Step through the backward pass of a chunk of four tokens: every adjoint, its shape, and where it comes from."""
+    """Step through the backward pass of a chunk of four tokens: every adjoint, its shape, and where it comes from.
+
+    Control: the step, 1 to 13.
+
+    >>> order()
+    <widget: The order of the backward pass>
+    """
     draw = """
       const s = data[v.step - 1], shape = `${s.rows.length} by ${s.rows[0].length}`;
       let svg = "";

@@ -7,8 +7,13 @@ TOP = 88.7228  # ln of the largest fp32 number
 
 
 def reference():
-    """A pair of tokens and a gate: which block, which reference, which exponents are formed; and those of one
-    reference.
+    """A pair of tokens and a gate: which block of scores it lies in, which reference it has, and which exponents are
+    formed; and those of one reference for the whole chunk.
+
+    Controls: the tokens i and j of a chunk, from 0; the log decay of a token, natural, -6 to 0.
+
+    >>> reference()
+    <widget: Which exponents a score needs>
     """
     draw = """
       const n = data.block * Math.floor(v.i / data.block), b = Math.floor(v.j / data.block), a = n / data.block;

@@ -8,7 +8,13 @@ STATE = [1.0, 2.0]  # one value row over two key dimensions
 
 
 def two_keys():
-    """Write under one unit key and watch another: the gate and the angle decide how far both answers move."""
+    """Write under one unit key and watch another: the gate and the angle decide how far both answers move.
+
+    Controls: the write gate, 0 to 2; the angle between the keys, in degrees.
+
+    >>> two_keys()
+    <widget: One write, two keys>
+    """
     draw = """
       const a = v.angle * Math.PI / 180, dot = Math.cos(a), x0 = 110, y0 = 120, r = 80;
       const own0 = data.S[0], other0 = data.S[0] * dot + data.S[1] * Math.sin(a);

@@ -18,7 +18,14 @@ def _limits(name):
 
 
 def diagonal_block():
-    """The exponents of both factors of a diagonal block, and which of them a format can hold."""
+    """The exponents of both factors of a diagonal block, and which of them a format can hold.
+
+    Controls: the log decay of every token, natural, without its sign; tokens in the block; the format of the
+    factors; the reference, the first or the middle token.
+
+    >>> diagonal_block()
+    <widget: The factors of a diagonal block>
+    """
     draw = """
       const n = data.blocks[v.block], g = -v.gate, [high, low] = data.limits[v.dtype], ref = v.reference ? n / 2 : 0;
       const left = [], right = [];

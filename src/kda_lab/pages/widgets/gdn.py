@@ -8,7 +8,14 @@ TOKENS = 100
 
 
 def what_is_left():
-    """One value, written once: how much of it four memories still answer after n more tokens."""
+    """One value, written once: how much of it four memories still answer after n more tokens.
+
+    Controls: the half life of the decay, in tokens; the overlap of later keys with the first, a cosine; tokens
+    since the write.
+
+    >>> what_is_left()
+    <widget: What is left of one value>
+    """
     draw = """
       const alpha = Math.pow(2, -1 / v.half), keep = 1 - v.rho * v.rho, x0 = 60, y0 = 190, w = 300, h = 160;
       const curves = [["linear attention", 1, "error", ""], ["decay alone (RetNet)", alpha, "decay", "2 4"],

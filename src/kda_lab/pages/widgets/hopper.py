@@ -6,7 +6,13 @@ BLOCKS = 32  # of a head
 
 
 def cuts():
-    """Heads over clusters: ranges of equal length, worked from the end to the start, beside a head at a time."""
+    """Heads over clusters: ranges of equal length, worked from the end to the start, beside a head at a time.
+
+    Controls: heads and clusters. Lengths are in blocks of a head, times in those that a head takes.
+
+    >>> cuts()
+    <widget: How heads are cut between clusters>
+    """
     draw = """
       const B = data.blocks, total = v.heads * B, share = Math.max(Math.ceil(total / v.clusters), B);
       const waves = Math.ceil(v.heads / v.clusters), most = Math.max(share, waves * B);

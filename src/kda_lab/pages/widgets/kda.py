@@ -6,7 +6,13 @@ BOUND = -5.0
 
 
 def gate():
-    """A raw gate, a slope and a bias become a decay and a half life, by both parameterisations."""
+    """A raw gate, a slope and a bias become a decay and a half life in tokens, by both parameterisations.
+
+    Controls: the raw gate x; A_log, the logarithm of the slope; dt_bias.
+
+    >>> gate()
+    <widget: From a raw gate to a half life>
+    """
     draw = """
       const softplus = (z) => Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)));
       const rate = Math.exp(v.slope);

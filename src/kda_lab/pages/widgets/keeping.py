@@ -16,8 +16,13 @@ CASES = {
 
 
 def unfinished_column(safe):
-    """Three requests; the second resumes inside a block and runs past its end, the third shares its first 2,570
-    tokens.
+    """Frames of three requests; the second resumes inside a block and runs past its end, the third shares its first
+    2,570 tokens.
+
+    safe: as for `hybrid`; without it, the third request is served by a key that promises another state.
+
+    >>> len(unfinished_column(safe=True))
+    5
     """
     B = [*range(2000), *fresh(1300)]
     engine = Engine(hybrid(unit=64, alignment=16, retention=None, safe=safe))
@@ -25,8 +30,12 @@ def unfinished_column(safe):
 
 
 def cases():
-    """The four cases of the chapter, each followed by the same prompt again, and three requests with a key that
-    lies.
+    """The four cases of the chapter, each followed by the same prompt again, and three requests with a key that lies.
+
+    Controls: the run, and its step. Blocks have 640 tokens.
+
+    >>> cases()
+    <widget: Which S is kept, step by step>
     """
     runs = {
         title: record(Engine(hybrid(**{"retention": None, **how})), {"A": range(2000)}, {"A again": range(2000)})

@@ -6,8 +6,14 @@ BOUNDS = (-1.0, -5.0, -20.0)
 
 
 def clocks():
-    """Raw gates that differ from channel to channel, and the half lives that a head then has, by both
+    """Raw gates that differ from channel to channel, and the half lives in tokens that a head then has, by both
     parameterisations.
+
+    Controls: mean and spread of the raw gates with their bias; A_log, the logarithm of the slope; the bound of the
+    bounded gate, a log decay of a token.
+
+    >>> clocks()
+    <widget: The clocks of a head>
     """
     draw = """
       const softplus = (z) => Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)));

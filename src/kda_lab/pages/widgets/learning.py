@@ -6,8 +6,12 @@ START, VALUE = 0.0, 2.0  # one weight, one target
 
 
 def one_step():
-    """One weight under its loss: a step of some rate from the same point, explicit and implicit, for keys of any
-    length.
+    """One weight under its loss: a step of some rate from the same point, explicit and implicit.
+
+    Controls: the rate; the length of the key.
+
+    >>> one_step()
+    <widget: One weight, one step>
     """
     draw = """
       const loss = (s) => 0.5 * (v.key * s - data.value) ** 2, top = 6;

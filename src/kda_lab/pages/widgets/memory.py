@@ -15,12 +15,22 @@ def _stored():
     generator = torch.Generator().manual_seed(23)
     letter = torch.tensor([[1.0 if c == "#" else -1.0 for c in row] for row in LETTER]).flatten()
     values = torch.cat([letter[None], torch.randint(0, 2, (MOST - 1, 25), generator=generator) * 2.0 - 1])
-    keys = [torch.nn.functional.normalize(torch.randn(MOST, K, generator=generator), dim=1) for _, K in KINDS[:2]]
-    return values, [*keys, torch.eye(16).repeat(4, 1)]
+    keys = [
+        torch.nn.functional.normalize(torch.randn(MOST, K, generator=generator, dtype=torch.float32), dim=1)
+        for _, K in KINDS[:2]
+    ]
+    return values, [*keys, torch.eye(16, dtype=torch.float32).repeat(4, 1)]
 
 
 def stored_keys():
-    """A letter is stored under the first key, noise under the others: what the first key reads as more are stored."""
+    """A letter is stored under the first key, noise under the others: what the first key reads as more are stored.
+
+    Controls: how many keys are stored, 1 to 64; which keys, random ones of K = 16 or 64 channels, or keys at right
+    angles.
+
+    >>> stored_keys()
+    <widget: Recall of one value against the number of stored keys>
+    """
     draw = """
       const w = data.weights[v.keys], K = data.K[v.keys], letter = data.values[0];
       const error = (n) => {
@@ -75,7 +85,7 @@ def _live_stored_keys():
 
     def step(n=8, kind=0):
         k = keys[kind][:n]
-        S, _ = rules.scan(rules.linear, torch.zeros(25, k.shape[1]), k, k, values[:n])
+        S, _ = rules.scan(rules.linear, torch.zeros(25, k.shape[1], dtype=torch.float32), k, k, values[:n])
         read = S @ k[0]
         for row in read.view(5, 5):
             print(" ".join(f"{x:5.1f}" for x in row))

@@ -8,6 +8,11 @@ from kda_lab.pages.widgets import Range, Static, Widget
 def two_erasures():
     """Two unit keys at an angle: what token 2 takes out of the old state, on its own and after token 1; and what is
     left of a circle.
+
+    Controls: the angle, in degrees; the write gate of both tokens; the decay of channel 1 at token 2, a factor.
+
+    >>> two_erasures()
+    <widget: Two tokens erase an old state>
     """
     draw = """
       const t = v.angle * Math.PI / 180, b = v.beta, a = v.alpha, k2 = [Math.cos(t), Math.sin(t)];
@@ -57,7 +62,12 @@ def _live_two_erasures():
     def step(angle=40, beta=1.0, alpha=1.0):
         K = torch.tensor([[1.0, 0.0], [math.cos(math.radians(angle)), math.sin(math.radians(angle))]])
         terms = chunk.kda(
-            torch.eye(2), K, K, K * 0, torch.tensor([[1.0, 1.0], [alpha, 1.0]]), torch.tensor([beta, beta])
+            torch.eye(2, dtype=torch.float32),
+            K,
+            K,
+            K * 0,
+            torch.tensor([[1.0, 1.0], [alpha, 1.0]]),
+            torch.tensor([beta, beta]),
         )
         print(
             f"on its own {(terms.K_in[1] * beta).tolist()}, A_21 = {terms.A[1, 0].item():.2f}, w_2 = "

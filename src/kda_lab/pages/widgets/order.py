@@ -8,7 +8,13 @@ TURN = 12  # degrees a token, of the pair that is drawn
 
 
 def turned_pair():
-    """A query and a key in one channel pair, each turned by its position: the score sees the distance alone."""
+    """A query and a key in one channel pair, each turned by its position: the score sees the distance alone.
+
+    Controls: the positions of query and key, in tokens.
+
+    >>> turned_pair()
+    <widget: A turned query and a turned key>
+    """
     draw = """
       const rad = (deg) => deg * Math.PI / 180, x0 = 130, y0 = 125, r = 90;
       const q = v.t * data.turn + data.q, k = v.j * data.turn + data.k, d = v.t - v.j;

@@ -14,7 +14,13 @@ ROWS = [(FP8, 0), (BF16, 0), (BF16, 64)]
 
 
 def one_block():
-    """Heads of a rank, drafts and the row of attention decide the block, and what each group leaves of it unused."""
+    """Heads of a rank, drafts and the row of attention decide the block, and what each group leaves of it unused.
+
+    Controls: KDA heads on a rank; drafted tokens a step; bytes of a token's row in one layer.
+
+    >>> one_block()
+    <widget: What one block holds in each group>
+    """
     draw = """
       const p = data.plans[v.heads][v.row][v.drafts], heads = data.heads[v.heads], token = data.tokens[v.row];
       const n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ","), x0 = 6, width = 528;

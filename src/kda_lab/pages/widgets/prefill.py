@@ -18,7 +18,15 @@ BATCHES = [2**n for n in range(0, 11)]
 
 
 def bytes_per_token():
-    """Context, batch, model and card: what one decoded token reads, and how many tokens a second that allows."""
+    """Context, batch, model and card: the bytes that one decoded token reads, and how many tokens a second that
+    allows.
+
+    Controls: the model; the context, in powers of two of 1,024 tokens; the requests of a batch, in powers of two;
+    the card.
+
+    >>> bytes_per_token()
+    <widget: What one decoded token reads>
+    """
     draw = """
       const m = data.models[v.model], g = data.gpus[v.gpu], n = data.contexts[v.context], b = data.batches[v.batch];
       const parts = [["weights, shared by the batch", m.weights[v.batch] / b, "key"], ["own cache", m.read[v.context], "value"], ["own state, read and written", m.state * 2, "state"]];

@@ -19,7 +19,13 @@ STATES = [
 
 
 def three_requests():
-    """Requests A, B and C, step by step: blocks of 640 tokens, a finer unit, and the drop under eagle."""
+    """Requests A, B and C, step by step: blocks of 640 tokens, a finer unit, and the drop under eagle.
+
+    Controls: the run, and its step.
+
+    >>> three_requests()
+    <widget: Requests that share a prefix, step by step>
+    """
     three = [{name: prompt} for name, prompt in zip("ABC", family(3), strict=True)]
     tail = [{"A": range(TOKENS)}, {"B": [*range(TOKENS), *fresh(300, 2)]}]
     fine = {"unit": 64, "eagle": True}
@@ -33,7 +39,11 @@ def three_requests():
 
 
 def hit_lengths():
-    """What the second and the third request of a family find, against the length that they share."""
+    """What the second and the third request of a family find, in tokens, against the length that they share.
+
+    Controls: shared tokens; tokens of a hash; whether a drafter gives up a unit; whether a junction inside a block
+    gets a state; tokens a step and which states are kept.
+    """
     draw = """
       const h = data.units[v.unit], run = data.runs[v.unit][v.eagle][v.flag][v.states], k = Math.floor(v.shared / h), [b, c] = run[k];
       const x0 = 76, x1 = 384, px = (t) => x0 + (x1 - x0) * t / data.tokens, n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ",");

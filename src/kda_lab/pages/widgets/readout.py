@@ -152,6 +152,11 @@ def _words(text: str) -> str:
 def chunk_steps() -> Widget:
     """All the terms of a chunk of four tokens, one step after the other, with the operands of the step and one entry
     worked out.
+
+    Control: the step, 0 to 10. AssertionError where an entry, worked out by itself, is not that of the matrix.
+
+    >>> 'aria-label="K_in: ' in chunk_steps().static
+    True
     """
     m = matrices()
     panels = "".join(_panel(n, step, m) for n, step in enumerate(STEPS))

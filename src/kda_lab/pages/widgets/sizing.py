@@ -39,7 +39,11 @@ def facts(name, tp, num_spec):
 
 
 def what_fits():
-    """Model, ranks, budget, length and drafts: how many requests fit, and where the bytes of one go."""
+    """Model, ranks, budget, length and drafts: how many requests fit, and where the bytes of one go.
+
+    Controls: the model; ranks of tensor parallelism; GiB for the cache of a rank; tokens of a request; drafted
+    tokens a step.
+    """
     draw = """
       const whole = (x) => kit.fmt(x, 0).replace(/\\B(?=(\\d{3})+$)/g, ",");
       const fmt = (x) => x >= 100 ? whole(x) : kit.fmt(x, x < 10 ? 2 : 1);

@@ -29,8 +29,13 @@ def case(start, accepted):
 
 
 def verification():
-    """One verification with blocks of 16: which slot holds which state, which rows of the window are read, what is
+    """One verification with blocks of 16: which slot holds which state, which inputs of the window are read, what is
     copied.
+
+    Controls: tokens before the step, 57 to 64; how many of three drafts are accepted.
+
+    >>> verification()
+    <widget: One verification>
     """
     draw = """
       const a = v.accepted, n = a + 1, c = data.cases[v.start - data.first][a], T = data.drafts + 1, p = v.start;

@@ -10,6 +10,11 @@ MISTAKES = ["no mistake", "one decay too early", "one decay too late", "last dec
 def interval():
     """Which decays stand between two events of a chunk, and what an interval that is off by one makes of their
     product.
+
+    Controls: the factor, a score or one of K_g or K_in; the tokens j and i, 1 to 6; the mistake.
+
+    >>> interval()
+    <widget: The decays between two events of a chunk>
     """
     draw = """
       const C = data.alpha.length, clamp = (t) => Math.max(1, t);

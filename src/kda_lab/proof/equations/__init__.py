@@ -29,7 +29,7 @@ def equation(slug):
     return _BY_SLUG[slug]
 
 
-def prove(*slugs):
+def prove(*slugs: str) -> display.Verdicts:
     """Judge equations and their mutants here and now, and show the verdicts. Raises AssertionError if one fails.
 
     >>> prove("chunk-transition-step")[0].ok

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
+from kda_lab.data.doors import known
 from kda_lab.serving.blocks.chunking import Splitting, chunk_end
 from kda_lab.serving.blocks.coordinator import Coordinator, Hit
 from kda_lab.serving.blocks.pool import BlockPool
@@ -31,6 +32,7 @@ class Settings(NamedTuple):
     safe: bool = True
 
 
+@known
 def hybrid(
     block=640,
     blocks=64,

@@ -5,10 +5,12 @@ Only bytes are counted that the config decides. Weights, activations and the dra
 memory that is given is what is left for the cache.
 """
 
+import os
 from dataclasses import replace
 from math import gcd, inf, lcm
 from typing import NamedTuple
 
+from kda_lab.data.doors import known
 from kda_lab.serving.plan import specs as s
 from kda_lab.serving.plan.config import Facts, read
 from kda_lab.serving.plan.families import At
@@ -217,17 +219,18 @@ def chosen_block(facts, at):
     return block, s.kernel_unit(kernel, at.block, mla), token_bytes
 
 
+@known
 def plan(
-    config,
-    tp=1,
-    num_spec=0,
-    memory=None,
-    context=None,
-    prefix_match_unit=None,
-    block_size=None,
-    number=s.BF16,
-    state_number=None,
-):
+    config: dict | str | os.PathLike[str],
+    tp: int = 1,
+    num_spec: int = 0,
+    memory: float | None = None,
+    context: int | None = None,
+    prefix_match_unit: int | None = None,
+    block_size: int | None = None,
+    number: int = s.BF16,
+    state_number: int | None = None,
+) -> Plan:
     """Plan the cache of a published config for one of `tp` ranks.
 
     config: a dict, a file, or the name of a config that comes with the package   num_spec: drafted tokens a step

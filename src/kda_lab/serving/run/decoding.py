@@ -8,7 +8,7 @@ import torch
 
 from kda_lab import rules
 from kda_lab.serving.drafts.replayssm import Inputs
-from kda_lab.serving.drafts.speculation import window_offset, window_length
+from kda_lab.serving.drafts.speculation import window_length, window_offset
 from kda_lab.serving.run import tinymodel as tiny
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from kda_lab.serving.blocks.chunking import checkpoint_column
 from kda_lab.serving.blocks.ring import POOL
-from kda_lab.serving.drafts.speculation import boundary_copy, running_column, window_offset, window_length
+from kda_lab.serving.drafts.speculation import boundary_copy, running_column, window_length, window_offset
 from kda_lab.serving.run import tinymodel as tiny
 from kda_lab.serving.run.checks import Checks
 

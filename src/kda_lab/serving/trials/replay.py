@@ -1,7 +1,9 @@
 """Replay a trace: run the same requests through the simulator, compare every decision, and check every value."""
 
-from typing import NamedTuple
+import os
+from typing import Any, NamedTuple
 
+from kda_lab.data.doors import known
 from kda_lab.serving.blocks.request import Request
 from kda_lab.serving.run.engine import Engine
 from kda_lab.serving.trials.traces import SAMPLED, prompt_of, read_trace
@@ -287,7 +289,8 @@ def null_pattern(tables):
     }
 
 
-def replay(path, safe=False):
+@known
+def replay(path: str | os.PathLike[str], safe: bool = False) -> dict[str, Any]:
     """A trace of a real scheduler against the simulator -> what was found, as plain data.
 
     path: a .json or .json.gz file   safe: never key a column that its chunk did not finish (the trace may then differ).

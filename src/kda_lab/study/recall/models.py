@@ -50,7 +50,7 @@ def initial(memory, shape, runs, generator):
     s, device = shape, generator.device
 
     def normal(*size, scale):
-        return torch.randn(runs, *size, generator=generator, device=device) * scale
+        return torch.randn(runs, *size, generator=generator, device=device, dtype=torch.float32) * scale
 
     def layer():
         width = s.H * (2 * s.K + s.V)
@@ -63,10 +63,11 @@ def initial(memory, shape, runs, generator):
         if memory in GATED:
             gates = s.H * (s.K if memory == "KDA" else 1)
             w["gate"] = normal(s.D, gates, scale=s.D**-0.5)
-            w["A_log"] = torch.zeros(runs, s.H, device=device)
+            w["A_log"] = torch.zeros(runs, s.H, device=device, dtype=torch.float32)
             # log decays from -0.001 to -0.1 at the start: half lives of 700 to 7 tokens
             rate = torch.exp(
-                math.log(1e-3) + math.log(100) * torch.rand(runs, gates, generator=generator, device=device)
+                math.log(1e-3)
+                + math.log(100) * torch.rand(runs, gates, generator=generator, device=device, dtype=torch.float32)
             )
             w["dt_bias"] = rate.expm1().log()
         return w

@@ -53,7 +53,7 @@ def train(memory, chosen, plan, generator, shape=None):
     warmup = max(1, plan.steps // 20)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda t: min((t + 1) / warmup, 1.0) * (1 - t / plan.steps))
     tokens, answers = batch(chosen.values(), plan.batch, plan, generator)
-    right = torch.zeros(answers.shape[-1], device=generator.device)
+    right = torch.zeros(answers.shape[-1], device=generator.device, dtype=torch.float32)
 
     def step():
         scores = models.logits(memory, shape, joined(), tokens, first.queries)  # [B, queries, runs, answers]

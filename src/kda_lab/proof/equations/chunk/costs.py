@@ -102,7 +102,10 @@ def check_latent(parity):
     numbers.
     """
     for heads, K, V, latent in [(8, 128, 128, 512), (4, 64, 128, 288)]:
-        kept = [torch.empty(heads, V, K), *(torch.empty(3, heads, n, dtype=torch.bfloat16) for n in (K, K, V))]
+        kept = [
+            torch.empty(heads, V, K, dtype=torch.float32),
+            *(torch.empty(3, heads, n, dtype=torch.bfloat16) for n in (K, K, V)),
+        ]
         token = torch.empty(latent, dtype=torch.bfloat16)
         require(
             parity(heads, K, V, token.nbytes) * token.nbytes == sum(x.nbytes for x in kept),
@@ -115,7 +118,7 @@ def check_intensity(formulas):
     """Counted operations over bytes of the tensors that move; a fused chunk keeps everything else on the chip."""
     recurrent, softmax, fused = formulas
     for K, V in [(8, 4), (128, 128)]:
-        moved = 2 * torch.empty(V, K).nbytes
+        moved = 2 * torch.empty(V, K, dtype=torch.float32).nbytes
         require(moved == 2 * costs.state_bytes(K, V), f"state, K = {K}, V = {V}")
         require(recurrent(K, V) * moved == costs.recurrent_flops(K, V), f"recurrent, K = {K}, V = {V}")
         cache = torch.empty(10, K + V, dtype=torch.bfloat16).nbytes
@@ -123,8 +126,10 @@ def check_intensity(formulas):
         require(softmax(K, V) * cache == costs.softmax_flops(10, K, V), f"softmax, K = {K}, V = {V}")
         require(softmax(K, V, group=8) == 8 * softmax(K, V), "a group of query heads shares its cache")
         for C in (16, 64):
-            rows = [torch.empty(C, n, dtype=torch.bfloat16) for n in (K, K, V, V)] + [torch.empty(C, K)]
-            moved = sum(x.nbytes for x in rows) + 2 * torch.empty(V, K).nbytes
+            rows = [torch.empty(C, n, dtype=torch.bfloat16) for n in (K, K, V, V)] + [
+                torch.empty(C, K, dtype=torch.float32)
+            ]
+            moved = sum(x.nbytes for x in rows) + 2 * torch.empty(V, K, dtype=torch.float32).nbytes
             require(fused(C, K, V) * moved == costs.chunk_flops(C, K, V), f"fused chunk, C = {C}, K = {K}, V = {V}")
     require([round(fused(C, 128, 128)) for C in (16, 32, 64, 128)] == [12, 25, 51, 105], "K = V = 128")
 
@@ -150,7 +155,14 @@ def check_scan(formulas):
 def check_checkpoint(saving):
     """Numbers of a state over numbers of one token's residual, key and log decay."""
     for K, V in [*SIZES, (128, 128)]:
-        S, token = torch.empty(V, K), [torch.empty(V), torch.empty(K), torch.empty(K)]
+        S, token = (
+            torch.empty(V, K, dtype=torch.float32),
+            [
+                torch.empty(V, dtype=torch.float32),
+                torch.empty(K, dtype=torch.float32),
+                torch.empty(K, dtype=torch.float32),
+            ],
+        )
         require(saving(K, V) * sum(x.numel() for x in token) == S.numel(), f"K = {K}, V = {V}")
 
 

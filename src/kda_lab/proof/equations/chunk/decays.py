@@ -75,8 +75,8 @@ def check_blocked_scores(scores):
 def check_blocked_scores_fp32(scores):
     """In fp32, with g = -5 a token, nothing overflows and each score is as good as its pairwise difference."""
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(2, 64, 6, generator=generator)
-    g = torch.full((64, 6), -5.0)
+    x = torch.randn(2, 64, 6, generator=generator, dtype=torch.float32)
+    g = torch.full((64, 6), -5.0, dtype=torch.float32)
     exact = decay.pairwise_scores(x[0].double(), x[1].double(), g.double())
     got = scores(x[0], x[1], g).double()
     # 1e-5: rounding of exponents up to 75 in fp32 (75 * 2^-24 = 4e-6), and of a sum of 6 products
@@ -129,9 +129,9 @@ def check_overflow(tokens):
                 f"{dtype} at g = {g}: not the limit at {n} tokens",
             )
     # a product of factors that are zero and infinite is nan, and no mask afterwards repairs it
-    G = decay.prefix_sums(torch.full((40, 1), -5.0))
-    one = torch.ones(40, 1)
-    product = unmasked_products(one, one, torch.full((40, 1), -5.0))
+    G = decay.prefix_sums(torch.full((40, 1), -5.0, dtype=torch.float32))
+    one = torch.ones(40, 1, dtype=torch.float32)
+    product = unmasked_products(one, one, torch.full((40, 1), -5.0, dtype=torch.float32))
     require(
         torch.isnan(product).any() and torch.isinf((-G).exp()).any(),
         "split factors were expected to overflow at 40 tokens of -5",

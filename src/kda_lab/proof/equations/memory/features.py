@@ -60,7 +60,10 @@ def check_l2(norm):
     agree(norm(x), norm(x, 1e-6), "default eps")
     for scale in (1e-3, 1.0, 1e3):
         require((norm(x * scale).norm(dim=-1) < 1).all(), f"length not below 1 at scale {scale}")
-    require(norm(torch.zeros(3)).equal(torch.zeros(3)), "a zero key does not stay zero")
+    require(
+        norm(torch.zeros(3, dtype=torch.float32)).equal(torch.zeros(3, dtype=torch.float32)),
+        "a zero key does not stay zero",
+    )
 
 
 def l2_jacobian(x):

@@ -112,7 +112,7 @@ def state_size(K, V, tokens):
 
 def check_state_size(size):
     for K, V in ((4, 3), (8, 8)):
-        state = (torch.zeros(V, K), torch.zeros(K))
+        state = (torch.zeros(V, K, dtype=torch.float32), torch.zeros(K, dtype=torch.float32))
         for tokens in (1, 7, 50):
             q, k, v = (
                 normal(tokens, K, dtype=torch.float32),

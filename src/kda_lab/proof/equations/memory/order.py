@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from types import SimpleNamespace
 
 import torch
 
@@ -66,33 +67,46 @@ MIXERS = (
 )
 
 
+RULES = {
+    "linear attention": (rules.linear, ()),
+    "retnet": (rules.retnet, ("gamma",)),
+    "gla": (rules.gla, ("alpha",)),
+    "delta": (rules.delta, ("beta",)),
+    "kda": (rules.kda, ("alpha", "beta")),
+}
+
+
+def recurrent_output(mixer, x, order):
+    """The third output of a rule, or of the linear RNN, in any number system; None for other mixers.
+
+    x: q, k, v, beta, alpha with a row a token, gamma and W.
+    """
+    q, k, v = (getattr(x, name)[list(order)] for name in "qkv")
+    if mixer == "linear rnn":
+        h = v[0] * 0
+        for token in v:
+            h = position.linear_rnn_step(h, token, x.W)
+        return h
+    if mixer not in RULES:
+        return None
+    rule, gates = RULES[mixer]
+    more = [[x.gamma] * 3 if name == "gamma" else getattr(x, name)[list(order)] for name in gates]
+    return rules.scan(rule, rules.outer(v[0], k[0]) * 0, q, k, v, *more)[1][-1]
+
+
 def last_output(mixer, x, order):
     """The third output of a mixer on tokens in an order, as polynomials; weights of a softmax are symbols of their
     pair.
 
     exp and tanh of a token are symbols too (p, f): nothing but the way they are put together counts.
     """
-    q, k, v, beta, alpha = (getattr(x, name)[list(order)] for name in ("q", "k", "v", "beta", "alpha"))
-    gates = {
-        "linear attention": (rules.linear, ()),
-        "retnet": (rules.retnet, ([x.gamma] * 3,)),
-        "gla": (rules.gla, (alpha,)),
-        "delta": (rules.delta, (beta,)),
-        "kda": (rules.kda, (alpha, beta)),
-    }
-    if mixer in gates:
-        rule, more = gates[mixer]
-        return rules.scan(rule, rules.outer(v[0], k[0]) * 0, q, k, v, *more)[1][-1]
+    if (o := recurrent_output(mixer, x, order)) is not None:
+        return o
     if mixer.startswith("softmax"):
         near = mixer == "softmax with distances"
         P = matrix(3, 3, lambda i, j: x.near[order[i], order[j], i - j] if near else x.p[order[i], order[j]])
-        numerators, denominators = position.masked_sums(P, v, position.tiles(3, 1))
+        numerators, denominators = position.masked_sums(P, x.v[list(order)], position.tiles(3, 1))
         return stack([*numerators[2], denominators[2]])
-    if mixer == "linear rnn":
-        h = v[0] * 0
-        for token in v:
-            h = position.linear_rnn_step(h, token, x.W)
-        return h
     return sum(x.f[i] for i in order)
 
 
@@ -107,38 +121,27 @@ def prove_first_layer(sees):
 
 
 def number_output(mixer, x, order):
-    q, k, v, beta, alpha = (y[list(order)] for y in x)
-    if mixer == "softmax attention":
-        return softmax.attention(q, k, v)[-1]
+    """The same with real exp, tanh and rotations."""
+    if (o := recurrent_output(mixer, x, order)) is not None:
+        return o
+    q, k, v = (y[list(order)] for y in (x.q, x.k, x.v))
     if mixer == "softmax with distances":
-        turn = lambda X: stack([position.rope(X[t], t) for t in range(3)])
-        return softmax.attention(turn(q), turn(k), v)[-1]
-    if mixer in ("sum of tanh", "log of a sum"):
-        return v.tanh().sum(0) if mixer == "sum of tanh" else torch.logaddexp(torch.logaddexp(v[0], v[1]), v[2])
-    if mixer == "linear rnn":
-        h = v[0] * 0
-        for token in v:
-            h = position.linear_rnn_step(h, token, torch.tensor([[0.5, 0.2], [-0.3, 0.9]], dtype=torch.float64))
-        return h
-    gates = {
-        "linear attention": (rules.linear, ()),
-        "retnet": (rules.retnet, ([0.8] * 3,)),
-        "gla": (rules.gla, (alpha,)),
-        "delta": (rules.delta, (beta,)),
-        "kda": (rules.kda, (alpha, beta)),
-    }
-    rule, more = gates[mixer]
-    return rules.scan(rule, v.new_zeros(2, k.shape[1]), q, k, v, *more)[1][-1]
+        q, k = (stack([position.rope(X[t], t) for t in range(3)]) for X in (q, k))
+    if mixer.startswith("softmax"):
+        return softmax.attention(q, k, v)[-1]
+    return v.tanh().sum(0) if mixer == "sum of tanh" else torch.logaddexp(torch.logaddexp(v[0], v[1]), v[2])
 
 
 def check_first_layer(sees):
-    """Real exp, tanh and rotations: the swap moves the output by rounding alone, or by a hundredth and more."""
-    x = (
-        normal(3, 4, seed=1),
-        normal(3, 4, seed=2),
-        normal(3, 2, seed=3),
-        torch.sigmoid(normal(3, seed=4)),
-        torch.sigmoid(normal(3, 4, seed=5)),
+    """The swap moves the output by rounding alone, or by a hundredth and more."""
+    x = SimpleNamespace(
+        q=normal(3, 4, seed=1),
+        k=normal(3, 4, seed=2),
+        v=normal(3, 2, seed=3),
+        beta=torch.sigmoid(normal(3, seed=4)),
+        alpha=torch.sigmoid(normal(3, 4, seed=5)),
+        gamma=0.8,
+        W=torch.tensor([[0.5, 0.2], [-0.3, 0.9]], dtype=torch.float64),
     )
     for mixer in MIXERS:
         gap = (number_output(mixer, x, (0, 1, 2)) - number_output(mixer, x, (1, 0, 2))).abs().max()

@@ -74,6 +74,7 @@ def order_gap(W, a, b):
 
     Implements linear-rnn-order.
 
+    >>> import numpy as np
     >>> order_gap(np.array([[2]]), np.array([5]), np.array([3]))
     array([2])
     """

@@ -43,9 +43,8 @@ def check_relative(score):
         turn = position.angles(j - t, 8)
         want = position.rope(q, t) @ position.rope(k, j)
         agree(score(q, k, turn.cos(), turn.sin()), want, f"t = {t}, j = {j}")
-        agree(
-            position.rope(q, t + 70) @ position.rope(k, j + 70), want, "both moved", tolerance=1e-11
-        )  # angles to 1000 radians
+        # angles to 1000 radians
+        agree(position.rope(q, t + 70) @ position.rope(k, j + 70), want, "both moved", tolerance=1e-11)
 
 
 def claim_rope_transition(x, rule):

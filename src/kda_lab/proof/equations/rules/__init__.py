@@ -2,17 +2,16 @@
 
 from kda_lab.proof.equations.rules import (
     delta,
+    delta_runs,
     dplr,
     element_gates,
     gates,
     gdn2,
     kda,
     learning,
-    penalty,
-    proximal,
     relatives,
     sizes,
     spectrum,
 )
 
-PARTS = (delta, spectrum, relatives, kda, element_gates, gdn2, sizes, gates, dplr, learning, penalty, proximal)
+PARTS = (delta, delta_runs, spectrum, relatives, kda, element_gates, gdn2, sizes, gates, dplr, learning)

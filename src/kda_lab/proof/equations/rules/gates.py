@@ -102,9 +102,8 @@ def check_softplus_slope(slope):
         (exact,) = torch.autograd.grad(
             decay.softplus_gate(point, torch.tensor([0.3], dtype=torch.float64)).sum(), point
         )
-        agree(
-            torch.tensor(float(slope(None, x, 0.3))), exact.float()[0, 0], f"x = {x}", tolerance=1e-6
-        )  # compared in fp32
+        # compared in fp32
+        agree(torch.tensor(float(slope(None, x, 0.3))), exact.float()[0, 0], f"x = {x}", tolerance=1e-6)
 
 
 def attained(x, dtype):
@@ -128,9 +127,8 @@ def check_endpoints(gate):
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         g, alpha = gate(200.0, dtype)
         require(g == -5.0, f"{dtype}: the lower bound is not attained, got {g}")
-        agree(
-            torch.tensor(alpha), torch.tensor(math.exp(-5)), f"{dtype}: alpha", tolerance=2**-8
-        )  # half a bf16 spacing
+        # half a bf16 spacing
+        agree(torch.tensor(alpha), torch.tensor(math.exp(-5)), f"{dtype}: alpha", tolerance=2**-8)
         g, alpha = gate(-800.0, dtype)
         require(g == 0 and alpha == 1, f"{dtype}: a decay of exactly 1 is not attained, got g = {g}")
 
@@ -151,7 +149,7 @@ def check_clear_floor(floor):
 def check_largest_exponent(exponent):
     """The sum of |g| over the span, for every gate within the bound: attained by the strongest."""
     for bound, span in ((-5.0, 15), (-1.5, 31), (-5.0, 1)):
-        worst = -torch.full((span,), bound).sum().item()
+        worst = -torch.full((span,), bound, dtype=torch.float32).sum().item()
         require(
             exponent(bound, span) == worst, f"bound {bound}, span {span}: {exponent(bound, span)}, expected {worst}"
         )

@@ -105,7 +105,8 @@ def step_polynomial(x, k, erase):
     """The characteristic polynomial of T T^T, T = I - (b . k) k^T with |k| = 1: its roots are the squared stretches.
 
     k, erase: [K]. At x = 4/3 its last factor is (p - 1/3)^2 + 4/3 sum_c b_c (1 - b_c) k_c^2, p = sum_c b_c k_c^2: not
-    negative for gates in 0..1, so that no step stretches by more than 2/sqrt(3).   Implements gdn2-growth.
+    negative for gates in 0..1. The mean of its two roots is at most 1, so both lie at or below 4/3, and no step
+    stretches by more than 2/sqrt(3).   Implements gdn2-growth.
 
     >>> sympy.factor(step_polynomial(sympy.Symbol("x"), (1, 0), (1, 1)))  # a full erase: one direction goes
     x*(x - 1)
@@ -175,7 +176,7 @@ def check_growth(subject):
     sizes = []
     for _ in range(60):
         for k, erase in zip(keys, (b, 1 - b)):
-            S, _ = rule(S, k, k, S.new_zeros(1), torch.ones(2), erase, S.new_ones(1))
+            S, _ = rule(S, k, k, S.new_zeros(1), torch.ones(2, dtype=torch.float32), erase, S.new_ones(1))
         sizes.append(S.norm())
     agree(sizes[-1] / sizes[-2], 1.25, "a pair of tokens")
     require(abs(pair(sizes[-1] / sizes[-2], 5 / 6)) < 1e-12, "the growth of a pair is no root")

@@ -67,7 +67,7 @@ def taken_back(g, tokens, K=16, V=8):
     """The error in fp32 of undoing tokens with stored residuals, in units of the first state's size."""
     k = torch.nn.functional.normalize(normal(tokens, K, seed=1, dtype=torch.float32), dim=-1)
     v, start = normal(tokens, V, seed=2, dtype=torch.float32), normal(V, K, seed=3, dtype=torch.float32)
-    alpha = torch.full((tokens, K), g).exp()
+    alpha = torch.full((tokens, K), g, dtype=torch.float32).exp()
     states, rows = residuals(start, k, v, alpha, [0.5] * tokens)
     S = states[-1]
     for t in range(tokens - 1, -1, -1):

@@ -74,7 +74,7 @@ def check_sums(subject):
         )
     generator = torch.Generator().manual_seed(0)
     for strong in (None, 0, 7, 8, 15):
-        g = -0.001 * torch.rand((16, 5), generator=generator)
+        g = -0.001 * torch.rand((16, 5), generator=generator, dtype=torch.float32)
         if strong is not None:
             g[strong] = -100.0
         for got, exact in zip(gate_sums(*pieces(g)), gate_sums(g.double())):

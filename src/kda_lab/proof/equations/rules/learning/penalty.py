@@ -1,7 +1,7 @@
 """Decay as a penalty on the loss: in the same step, before it, or in the place of forgetting."""
 
 from kda_lab import rules
-from kda_lab.proof.equations.rules.calculus import (
+from kda_lab.proof.equations.rules.learning.calculus import (
     _DECAY,
     _R,
     _WRITE,
@@ -15,7 +15,7 @@ from kda_lab.proof.equations.rules.calculus import (
     squares,
     steps_of,
 )
-from kda_lab.proof.equations.rules.learning import KIMI, STEP
+from kda_lab.proof.equations.rules.learning.losses import KIMI, STEP
 from kda_lab.proof.registry import Equation, Mutant, polynomial, wrong
 from kda_lab.study import learning
 
@@ -34,6 +34,7 @@ def claim_decoupled(x, gap):
 def decoupling_gap(S, k, alpha, beta):
     """What decaying first changes, beta (1 - alpha) S k k^T.   returns [V, K].   Implements decoupled-decay.
 
+    >>> import numpy as np
     >>> decoupling_gap(np.array([[4, 2]]), np.array([1, 1]), 0.5, 0.5)
     array([[1.5, 1.5]])
     """

@@ -7,7 +7,7 @@ import torch
 from kda_lab import rules
 from kda_lab.proof.engines import stack
 from kda_lab.proof.equations.common import agree, require
-from kda_lab.proof.equations.rules.calculus import (
+from kda_lab.proof.equations.rules.learning.calculus import (
     CALCULUS,
     delta_state,
     double,

@@ -5,14 +5,14 @@ import torch
 
 from kda_lab import rules
 from kda_lab.proof.equations.common import agree, normal, require
-from kda_lab.proof.equations.rules.calculus import double, square
+from kda_lab.proof.equations.rules.learning.calculus import double, square
+from kda_lab.proof.equations.rules.learning.losses import STEP
 from kda_lab.proof.registry import Check, Equation, Mutant, polynomial, wrong
 from kda_lab.study import learning
 
 KIMI = "Kimi Linear (2025), section 2"
 PROXIMAL = "Parikh and Boyd (2014), Proximal algorithms"
 LONGHORN = "Kulis and Bartlett (2010), Implicit online learning; Liu et al. (2024), Longhorn"
-STEP = "S:V,K k:K v:V"
 _PROX = [{"K": 3, "V": 2}, {"K": 8, "V": 4}]
 
 
