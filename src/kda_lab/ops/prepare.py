@@ -136,5 +136,5 @@ def warn_if_expanding(k, erase, name):
             f"{quantity} must stay within 0 and 2 for the delta rule not to expand its state, got {worst:.3g}; "
             "normalise the keys with use_qk_l2norm_in_kernel=True",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=6,
         )

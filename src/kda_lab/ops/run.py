@@ -99,7 +99,7 @@ def kernel_packages():
             f"the CUDA kernels need cuda-core and NVRTC, and {error.name} is missing; "
             "install them with pip install 'kda_lab[cuda]' (until then torch computes the same, slower)",
             RuntimeWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         return False
     return True

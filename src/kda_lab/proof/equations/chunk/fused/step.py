@@ -74,7 +74,7 @@ EQUATIONS = [
         shapes=TOKENS,
         claim=claim_kda,
         subject=kda,
-        field_sizes=[{"T": 8, "K": 3, "V": 2}, {"T": 34, "K": 2, "V": 1}],
+        field_sizes=[{"T": 1, "K": 2, "V": 1}, {"T": 8, "K": 3, "V": 2}, {"T": 34, "K": 2, "V": 1}],
         real=[{"T": 8, "K": 4, "V": 3}, {"T": 34, "K": 8, "V": 4}],
         mutants=[
             *mutants(
