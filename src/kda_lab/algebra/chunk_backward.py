@@ -141,6 +141,7 @@ def like(X, S):
     return X * S[0, 0] * 0
 
 
+# rows and columns differ in one line of the loop, and each is quoted and proved alone
 def decayed_rows(P, Y, alpha):
     """Row i: sum over j <= i of P_ij y_j, decayed over tokens j+1..i.   P: [C, C]   Y, alpha: [C, K]   returns [C, K].
 

@@ -194,6 +194,7 @@ class DeltaRuleLayer(torch.nn.Module):
         """``prefill``, for training and for calls without a cache."""
         return self.prefill(x, cache, requests, cu_seqlens)
 
+    # forward is the name that torch calls, prefill the phase: one signature
     @known
     def prefill(
         self,

@@ -18,6 +18,7 @@ from kda_lab.layer.core import gated_norm, remember, split_heads, write_gates
 from kda_lab.parts.features import short_convolution
 
 
+# the arguments of cuda.decode.kda_decode, which takes its place on a GPU
 @torch.no_grad()
 def step(
     qkv,

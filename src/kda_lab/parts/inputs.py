@@ -31,6 +31,7 @@ class Head(NamedTuple):
     S: torch.Tensor
 
 
+# the same names with two axes more: a head is an input of rules, a batch one of ops
 class Batch(NamedTuple):
     """Arguments of ``ops``: q, k [B, T, H, K]; v [B, T, HV, V]; g [B, T, HV, K]; beta [B, T, HV]; S [B, HV, V, K].
 

@@ -4,6 +4,7 @@ An equation holds if its proof and its numeric check accept its subject, the imp
 Each of its mutants is a full wrong implementation, and must be rejected.
 """
 
+import importlib
 import inspect
 import textwrap
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from kda_lab.data.lazy import modules
 from kda_lab.proof.engines import Disagreement, Field, Real, Ring, run_claim
 
 LEVELS = {
@@ -91,6 +93,20 @@ class Verdict:
     @property
     def ok(self):
         return self.holds and all(by for _, by in self.mutants)
+
+
+def parts(package, file, order):
+    """The modules of a package that have equations: those of `order`, as in the book, then the others by name.
+
+    file: the package's own ``__file__``.
+
+    >>> from kda_lab.proof.equations import serving
+    >>> [m.__name__.rpartition(".")[2] for m in parts(serving.__name__, serving.__file__, ["rollback"])]
+    ['rollback', 'replay']
+    """
+    names = list(dict.fromkeys([*order, *modules(file)]))
+    found = [importlib.import_module(f"{package}.{name}") for name in names]
+    return tuple(module for module in found if hasattr(module, "EQUATIONS"))
 
 
 def variant(function, *patches, **extra):

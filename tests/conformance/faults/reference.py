@@ -21,6 +21,7 @@ def changed(call, **tensors):
     return call._replace(gates=gates, **tensors)
 
 
+# apart from ops and from conformance.judge on purpose: planted faults must not break what judges them
 class Problem(NamedTuple):
     """q (scaled), k, g [B, T, HV, K]   v [B, T, HV, V]   beta [B, T, HV]   S [N, HV, V, K]   C: tokens a chunk
     bounds: N pairs (start, end) of rows b T + t."""

@@ -14,6 +14,7 @@ from kda_lab.conformance.adapters import versions
 _ran = []  # engines, in the order of their launches
 
 
+# the contract's arguments without those that the kernel lacks: the suite reads abilities from the signature
 def chunk_kda(
     q,
     k,

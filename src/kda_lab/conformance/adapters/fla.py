@@ -13,6 +13,7 @@ import importlib
 from kda_lab.conformance.adapters import versions
 
 
+# signatures as in the contract, written out: the suite reads from them what an implementation takes
 def chunk_kda(
     q,
     k,

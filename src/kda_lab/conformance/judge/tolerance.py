@@ -51,6 +51,7 @@ def noisy(x, bits, generator):
     return x * (1 + (2 * u - 1) * 2.0**-bits)
 
 
+# the terms of ops.chunked once more: what judges a kernel shares no code with what it judges
 class Local(NamedTuple):
     """What chunks are before they meet a state; n sequences of m chunks.
 

@@ -1,5 +1,7 @@
 """Linear attention and what surrounds it."""
 
-from kda_lab.proof.equations.memory import capacity, features, layer, linear, order, recurrent, rotation, softmax
+from kda_lab.proof.registry import parts
 
-PARTS = (softmax, linear, features, layer, recurrent, order, rotation, capacity)
+# in the order of the book; a module that is not named here comes behind the others
+ORDER = "softmax linear features layer recurrent order rotation capacity"
+PARTS = parts(__name__, __file__, ORDER.split())

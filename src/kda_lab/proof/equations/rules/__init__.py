@@ -1,17 +1,7 @@
 """The update rules, their gates, spectra, and what they minimise."""
 
-from kda_lab.proof.equations.rules import (
-    delta,
-    delta_runs,
-    dplr,
-    element_gates,
-    gates,
-    gdn2,
-    kda,
-    learning,
-    relatives,
-    sizes,
-    spectrum,
-)
+from kda_lab.proof.registry import parts
 
-PARTS = (delta, delta_runs, spectrum, relatives, kda, element_gates, gdn2, sizes, gates, dplr, learning)
+# in the order of the book; a module that is not named here comes behind the others
+ORDER = "delta delta_runs spectrum relatives kda element_gates sizes gates dplr learning"
+PARTS = parts(__name__, __file__, ORDER.split())

@@ -260,6 +260,7 @@ GROWTH_MUTANTS = (
     _pair("the pair turned round", ("x * x - x", "x * x + x")),
 )
 
+# mistakes of KDA can be made here too: the mutants stand beside the functions that they change, there and here
 EQUATIONS = [
     polynomial(
         "gdn2-recurrence",
