@@ -35,7 +35,7 @@ def test_a_misspelt_keyword_names_the_near_ones(name):
 @pytest.mark.parametrize("name", sorted(WITHOUT))
 def test_the_others_refuse_too(name):
     with pytest.raises(TypeError, match="unexpected keyword"):
-        getattr(kl, name)(valuess=1)
+        getattr(kl, name)(no_such_name=1)
 
 
 def test_a_wrong_type_is_still_its_own_error():
