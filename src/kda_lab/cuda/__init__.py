@@ -1,20 +1,15 @@
-"""The chunk algebra as CUDA.
+"""The chunk algebra as CUDA: launchers here, the sources in ``source/``, what they are tried with in ``accept/``.
 
-kda_chunk.cu  three kernels, on tile.cuh (a 16x16 product) and ptx.cuh (four instructions)
-compile.py    source to machine code with NVRTC; registers and spills
-chunk.py      the launch
-emulate.py    the kernel's roundings in plain torch
-on_cpu/       the same source run by a C++ compiler, without a GPU
-acceptance.py does it compute the rules, on this GPU, and how fast?
-
-kda_decode.cu  one decoding step in one kernel, on prefetch.cuh and ptx.cuh
-decode.py, decode_acceptance.py  its launch; does it compute the step, and how fast?
-
-kda_chunk_hopper.cu  one kernel for Hopper, on hopper*.cuh
-hopper.py, hopper_acceptance.py  its launch and checks
-
-workloads.py  shapes and inputs on which chunk kernels are compared
-trial.py      the frame of the acceptance checks
+kernels.py    KERNELS: every kernel, what launches it, which calls it may answer
+operands.py   tensors as the kernels read them, and a call in their words
+compile.py    source to machine code with NVRTC; registers and spills; loading
+chunk.py      launches kda_chunk.cu: three readable kernels
+hopper.py     launches kda_chunk_hopper.cu: one kernel for Hopper, on hopper*.cuh; tensor_maps.py, segments.py
+decode.py     launches kda_decode.cu: one decoding step
+emulate.py    the readable kernel's roundings in plain torch
+on_cpu/       the same sources run by a C++ compiler, without a GPU
+accept/       chunk, decode, hopper: do they compute the rules, on this GPU, and how fast? trial: their frame
+measure.py    times on a GPU   workloads.py   shapes and inputs on which chunk kernels are compared
 """
 
 from kda_lab.data.lazy import modules, names

@@ -28,7 +28,7 @@ class Role(NamedTuple):
     hatch: str
 
 
-# each colour has a contrast of at least 3 : 1 with its background; tests/test_toolchain_figures.py checks it
+# each colour has a contrast of at least 3 : 1 with its background; tests/pages/test_figures.py checks it
 ROLES = {
     "key": Role("#0072b2", "#56b4e9", "o", "-", "//"),
     "value": Role("#a65900", "#f0a030", "s", "--", "\\\\"),
