@@ -30,14 +30,13 @@ def used_sources(cells: list[Cell]) -> dict[str, str]:
 
 
 def _names(cells: list[Cell]) -> set[str]:
-    """All identifiers in these cells, and the words of their import statements."""
-    names = set()
-    for node in (node for cell in cells for node in ast.walk(tree(cell))):
+    """All identifiers that these cells use, and the words of the imports that they come from."""
+    nodes = [node for cell in cells for node in ast.walk(tree(cell))]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    names = used | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            dotted = [getattr(node, "module", None) or "", *(a.name for a in node.names)]
+            home = [getattr(node, "module", None) or ""]
+            dotted = [n for a in node.names if (a.asname or a.name).split(".")[0] in used for n in (*home, a.name)]
             names |= {word for name in dotted for word in name.split(".")}
-        elif isinstance(node, ast.Name):
-            names.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            names.add(node.attr)
     return names

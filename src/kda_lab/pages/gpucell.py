@@ -12,7 +12,7 @@ What a record depends on, and so what makes it stale:
 * the cell, and the earlier cells of the page that it needs (`kda_lab.pages.pagecells`): recording runs exactly these.
 * every module of ``kda_lab`` that was loaded when the cell finished. ``gpucell``, ``records``, ``pagecells`` and
   ``cli`` never count; ``figures`` and ``widgets`` count if the cell itself names them, since a record keeps the drawing
-  as it was made; ``proof`` and ``conformance`` count if the cell, or a cell that it needs, names them.
+  as it was made; ``proof`` and ``conformance`` count if the cell, or a cell that it needs, uses a name of theirs.
 * every CUDA file that was compiled (`kda_lab.data.sources.note`), with the files of ours that it includes.
 
 All are compared without comments and docstrings. The rule errs on the safe side: a module that was loaded for another
