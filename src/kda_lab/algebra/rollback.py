@@ -11,9 +11,9 @@ from kda_lab.rules import outer
 
 
 def inverse_transition(k, alpha, beta):
-    """T^-1 = (I + beta / (1 - beta |k|^2) k k^T) Diag(1 / alpha).   k, alpha: [K]   beta: scalar   returns [K, K].
+    """``T^-1 = (I + beta / (1 - beta |k|^2) k k^T) Diag(1 / alpha)``.   k, alpha: [K]   beta: scalar   returns [K, K].
 
-    There is none where beta |k|^2 = 1 or a decay is 0.   Implements inverse-transition.
+    There is none where ``beta |k|^2 = 1`` or a decay is 0.   Implements inverse-transition.
 
     >>> import numpy as np
     >>> k, alpha = np.array([1.0, 1.0]), np.array([0.5, 0.25])
@@ -29,7 +29,7 @@ def undo(S, r, k, alpha):
     """The state before a token, from the state behind it and the token's residual.   S: [V, K]   r: [V]   k, alpha:
     [K].
 
-    Works at beta |k|^2 = 1 too, since r holds what the step erased.   Implements rollback-residual.
+    Works at ``beta |k|^2 = 1`` too, since r holds what the step erased.   Implements rollback-residual.
 
     >>> import numpy as np
     >>> undo(np.array([[4.0, 8.0]]), np.array([2.0]), np.array([1.0, 0.0]), np.array([0.5, 1.0]))
@@ -39,7 +39,7 @@ def undo(S, r, k, alpha):
 
 
 def lost_direction(k, alpha):
-    """z with z^T T = 0 where beta |k|^2 = 1: whatever the rows of the state hold along z = k / alpha, the step erases.
+    """z with z^T T = 0, if ``beta |k|^2 = 1``: what the rows of the state hold along z = k / alpha, the step erases.
 
     k, alpha: [K]   returns [K].   Implements rollback-singular.
 

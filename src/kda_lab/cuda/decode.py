@@ -65,7 +65,7 @@ class Constants(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory, the size of struct Shared in the source (which asserts it) -> {NAME: bytes}."""
+        """Bytes of dynamic shared memory by kernel, the size of struct Shared in the source (which asserts it)."""
         K, V = -(-self.key // 32) * 32, -(-self.value // 4) * 4
         floats = self.value * K + self.tokens * (3 * K + 2 * V + 5)
         return {NAME: 4 * floats}

@@ -121,7 +121,7 @@ class Constants(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory of a thread block -> {NAME: bytes}."""
+        """Bytes of dynamic shared memory of a thread block, by kernel."""
         return {NAME: self.shared_with(self.slots(self.teams()), self.teams())}
 
     def defines(self):

@@ -24,7 +24,7 @@ class Kernel(NamedTuple):
 
     @property
     def module(self):
-        """The module that launches it, imported when it is asked for: no record depends on a kernel that did not run.
+        """The module that launches it, imported when it is asked for, so that no record depends on what did not run.
 
         >>> KERNELS["chunk"].module.SOURCE
         'kda_chunk.cu'

@@ -45,12 +45,12 @@ class Constants(NamedTuple):
 
     @property
     def threads(self):
-        """Of a thread block: for each 4 channels of a row one for each part of a sum."""
+        """Threads of a thread block, for each 4 channels of a row one for each part of a sum."""
         return PARTS * self.key // 4
 
     @property
     def shared_bytes(self):
-        """Dynamic shared memory, the size of struct Shared in the source (which asserts it) -> {NAME: bytes}."""
+        """Bytes of dynamic shared memory by kernel, the size of struct Shared in the source (which asserts it)."""
         return {NAME: 4 * (1 + PARTS) * self.rows * self.key}
 
     def defines(self):

@@ -112,7 +112,7 @@ def log_decays(rule, call, end, dtype):
 
 
 def warn_if_expanding(k, erase, name):
-    """Warn where beta |k|^2 leaves 0..2: there a step grows the state, and no arithmetic makes the result usable.
+    """Warn where ``beta |k|^2`` leaves 0..2: there a step grows the state, and no arithmetic makes the result usable.
 
     A step has the eigenvalue 1 - sum_c b_c k_c^2 before the decay, b the erase gate. For beta, one number, no step
     expands a state while that sum is within 0..2 (delta-norm). For an erase gate with channels the warning is as right,

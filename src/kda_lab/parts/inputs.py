@@ -78,7 +78,7 @@ def rates(gates, uniform):
 
 
 def jittered(rate, normal):
-    """Log decays around these rates, each token's a fifth off in its logarithm.   normal: [..., *rate.shape].
+    """Log decays around these rates, each token's a fifth off in its logarithm.   normal: [..., shape of rate].
 
     >>> jittered(torch.ones(2), torch.zeros(3, 2)).unique().tolist()
     [-1.0]

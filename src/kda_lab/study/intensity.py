@@ -140,7 +140,7 @@ class Experts(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """Weights of all experts of the model: three matrices each."""
+        """Weights of all experts of the model, three matrices each."""
         return self.layers * self.count * 3 * self.inputs * self.width
 
 

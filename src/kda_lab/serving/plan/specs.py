@@ -87,7 +87,7 @@ class AttentionSpec(Sized):
 
     @property
     def content(self) -> int:
-        """Bytes: B / tokens_per_state rows x heads x (key + value) x bytes of a number, rounded up to the unit of
+        """Bytes of B / tokens_per_state rows x heads x (key + value) x bytes of a number, rounded up to the unit of
         pages.
 
         >>> AttentionSpec(block=640, heads=1, width=132, width_v=0, number=1, per_state=4).content
@@ -154,7 +154,7 @@ class RingSpec(Sized):
 
     @property
     def content(self) -> int:
-        """Bytes: slots x heads x width x bytes of a number."""
+        """Bytes of slots x heads x width x bytes of a number."""
         return self.block * self.heads * self.width * self.number
 
 

@@ -57,8 +57,10 @@ class Checks:
     []
     """
 
-    # how two arrays are compared: here bit by bit
-    equal = staticmethod(np.array_equal)
+    @staticmethod
+    def equal(left, right):
+        """How two arrays are compared, here bit by bit."""
+        return np.array_equal(left, right)
 
     def __init__(self, worker, library):
         self.worker, self.library = worker, library

@@ -49,7 +49,7 @@ def hashed(tokens, group, channels):
 
 
 def squash(x):
-    """x / (1 + |x|), in place of SiLU: without exp it rounds the same everywhere."""
+    """``x / (1 + |x|)``, in place of SiLU: without exp it rounds the same everywhere."""
     return x / (1.0 + np.abs(x))
 
 
