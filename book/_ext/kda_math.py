@@ -30,7 +30,7 @@ from sphinx.util.math import get_node_equation_number
 SCRIPT = Path(__file__).with_name("typeset.cjs")
 # what TeX knows besides TeX itself; an unknown command is an error
 PACKAGES = ["ams", "boldsymbol", "cancel", "color", "configmacros", "html", "mathtools"]
-PHONE = 34  # what a phone's column holds beside a number, in ex
+PHONE = 32  # what a phone's column holds beside a number, in ex
 Formula = tuple[str, bool]  # its TeX, and whether it is displayed
 log = getLogger(__name__)
 
@@ -208,15 +208,20 @@ def _source(node: nodes.Node) -> dict[str, str]:
     return {"data-tex": " ".join(node.astext().split())}
 
 
+# a formula in a line with the bracket before it and the full stop after it: a line may break beside a picture
+KEPT = re.compile(r'([(\[]?)(<span class="math [^>]*><svg.*?</math></span></span>)([,.;:!?)\]’]*)', re.S)
+
+
 def define_glyphs(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
-    """Put the outlines before the first formula of a page, those that titles in the navigation use included."""
+    """Put the outlines before the first formula of a page, those that titles in the navigation use included; keep
+    formulas and punctuation together.
+    """
     if not context.get("body"):
         return
+    body = KEPT.sub(lambda m: f'<span class="kda-keep">{m[0]}</span>' if m[1] or m[3] else m[0], context["body"])
     titles = [node for title in app.env.titles.values() for node in title.findall(nodes.math)]
     elsewhere = [typesetter(app).html(formula(node)) for node in titles if formula(node) not in typesetter(app).failed]
-    context["body"] = (
-        typesetter(app).glyphs("".join([context["body"], context.get("toc") or "", *elsewhere])) + (context["body"])
-    )
+    context["body"] = typesetter(app).glyphs("".join([body, context.get("toc") or "", *elsewhere])) + body
     if isinstance(context.get("title"), str) and "kda-mathml" in context["title"]:
         context["title"] = plain(context["title"])
 
