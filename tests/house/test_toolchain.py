@@ -209,8 +209,9 @@ a &= b \\\\
 \\end{align}
 
 ```{code-cell}
-from IPython.display import Markdown
-Markdown("| key |\\n|---|\\n| $k_t$ |")
+from IPython.display import HTML, Markdown, display
+display(Markdown("| key |\\n|---|\\n| $k_t$ |"))
+HTML('<span class="kda-tex">i &lt; j</span>')
 ```
 
 ```{math}
@@ -306,8 +307,8 @@ def test_formulas_are_typeset_and_no_page_loads_mathjax(built):
     labelled = re.search(r'<div class="math[^>]*id="equation-one-line".*?</div>', page, re.S)[0]
     assert 'data-tex="a = b"' in labelled and re.search(r'class="eqno">\(2\)<a class="headerlink"', labelled)
     assert "<svg" in labelled and '<annotation encoding="application/x-tex">a = b</annotation>' in labelled
-    # in a line, in several lines, in the table of an output, in a title that the navigation repeats
-    for tex in (r"\alpha_t", r"\begin{align} a &amp;= b \\ &amp;= c \end{align}", "k_t", "S_0"):
+    # in a line, in several lines, in outputs (a table and HTML), in a title that the navigation repeats
+    for tex in (r"\alpha_t", r"\begin{align} a &amp;= b \\ &amp;= c \end{align}", "k_t", "i &lt; j", "S_0"):
         assert f'data-tex="{tex}"' in page, tex
     assert intro.count('data-tex="S_0"') and r"\(" not in page
 
@@ -353,7 +354,7 @@ def test_the_notebook_can_be_downloaded(built):
 def test_a_wrong_level_formula_or_object_fails_the_build(built, tmp_path):
     tree = built.parents[1]
     (tree / "book/one.md").write_text(
-        "# One\n\n{level}`sure`\n\nThe rate $\\alfa_t$.\n\n```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n"
+        '# One\n\n{level}`sure`\n\nThe rate $\\alfa_t$.\n\n<b><span class="kda-tex">\\alfb</span></b>\n\n```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n'
         "```{cuda-source} none.cu a\n```\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
@@ -370,3 +371,4 @@ def test_a_wrong_level_formula_or_object_fails_the_build(built, tmp_path):
         assert said in done.stderr
     said = r"book/one\.md:5: ERROR: formula cannot be typeset: Undefined control sequence \\alfa: \\alfa_t"
     assert re.search(said, done.stderr), done.stderr
+    assert re.search(r"book/one\.md: ERROR: formula in HTML .* \\alfb", done.stderr), done.stderr
