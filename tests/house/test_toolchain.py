@@ -354,7 +354,8 @@ def test_the_notebook_can_be_downloaded(built):
 def test_a_wrong_level_formula_or_object_fails_the_build(built, tmp_path):
     tree = built.parents[1]
     (tree / "book/one.md").write_text(
-        '# One\n\n{level}`sure`\n\nThe rate $\\alfa_t$.\n\n<b><span class="kda-tex">\\alfb</span></b>\n\n```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n'
+        '# One\n\n{level}`sure`\n\nThe rate $\\alfa_t$.\n\n<b><span class="kda-tex">\\alfb</span></b>\n\n'
+        "```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n"
         "```{cuda-source} none.cu a\n```\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
