@@ -62,7 +62,6 @@ await context.route("**/*", (route) => {
 });
 
 async function settle(page) {
-  await page.waitForFunction(() => !window.MathJax?.startup?.promise || window.MathJax.startup.promise.then(() => true), null, { timeout: 60000 }).catch(() => {});
   await page.waitForTimeout(300);
 }
 

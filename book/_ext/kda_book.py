@@ -9,14 +9,13 @@ Directives
 Role
     ``{level}`proved` ``                    a badge: proved, checked, measured or reported
 Pages
-    MathJax comes from a pip package and only what pages load is copied; nothing is fetched from elsewhere; each page
-    offers its notebook; the kernels of a build know that their output becomes static (KDA_LAB_STATIC=1).
+    Nothing is fetched from elsewhere; each page offers its notebook; the kernels of a build know that their output
+    becomes static (KDA_LAB_STATIC=1). Formulas are typeset by ``kda_math``.
 """
 
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import shutil
@@ -207,24 +206,6 @@ class Level(SphinxRole):
 
 # ---------------------------------------------------------------- pages that need nothing from elsewhere
 
-# TeX in, CommonHTML out: what the combined component loads when a page asks for it
-MATHJAX = ("tex-chtml.js", "input/tex/extensions", "output/chtml/fonts/woff-v2")
-
-
-def copy_mathjax(app: Sphinx, problem: Exception | None) -> None:
-    """Copy the part of MathJax that pages load, from the pip package that holds all of it."""
-    if problem is not None or app.builder.format != "html":
-        return
-    package = importlib.util.find_spec("sphinx-mathjax-offline")
-    if package is None:
-        raise RuntimeError("MathJax is missing: install sphinx-mathjax-offline (it is in requirements.txt)")
-    source = Path(package.submodule_search_locations[0]) / "static" / "mathjax"
-    for part in MATHJAX:
-        target = Path(app.outdir) / "_static" / "mathjax" / part
-        if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (source / part).is_dir() else shutil.copyfile)(source / part, target)
-
 
 def clean_page(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None) -> None:
     """Leave out the scripts of a remote kernel service, which the book does not use and which name a CDN; mend two
@@ -285,10 +266,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("cuda-source", CudaSource)
     app.add_directive("py-source", PySource)
     app.add_role("level", Level())
-    app.config.mathjax_path = "mathjax/tex-chtml.js"
     app.connect("source-read", one_page)
     app.connect("doctree-read", colour_gpu_cells)
     app.connect("html-page-context", offer_notebook, priority=400)
     app.connect("html-page-context", clean_page, priority=900)
-    app.connect("build-finished", copy_mathjax)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

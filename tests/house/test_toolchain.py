@@ -23,9 +23,15 @@ def load(path):
     return module
 
 
-kda_book, fresh_outputs, pages_built, offline_check = (
-    load(ROOT / name)
-    for name in ("book/_ext/kda_book.py", "tools/fresh_outputs.py", "tools/pages_built.py", "tools/offline_check.py")
+kda_book, kda_math, fresh_outputs, pages_built, offline_check = (
+    load(ROOT / folder / f"{name}.py")
+    for folder, name in (
+        ("book/_ext", "kda_book"),
+        ("book/_ext", "kda_math"),
+        ("tools", "fresh_outputs"),
+        ("tools", "pages_built"),
+        ("tools", "offline_check"),
+    )
 )
 
 CUDA = """\
@@ -185,7 +191,7 @@ def test_a_commit_and_ci_check_what_make_lint_checks():
 
 PAGES = {
     "_toc.yml": "format: jb-book\nroot: book/intro\nchapters:\n- file: book/one\n",
-    "book/intro.md": "# Intro\n\nSee {eq}`one-line` and {numref}`fig-one`.\n",
+    "book/intro.md": "# Intro\n\n$S_0$ is the state of {doc}`one`; see {eq}`one-line` and {numref}`fig-one`.\n",
     "book/references.bib": "",
     "book/one.md": """\
 ---
@@ -193,9 +199,20 @@ file_format: mystnb
 kernelspec: {name: python3, display_name: Python 3}
 ---
 
-# One
+# One and $S_0$
 
-{level}`proved` and {level}`reported`.
+{level}`proved` and {level}`reported`, at the rate $\\alpha_t$.
+
+\\begin{align}
+a &= b \\\\
+&= c
+\\end{align}
+
+```{code-cell}
+from IPython.display import HTML, Markdown, display
+display(Markdown("| key |\\n|---|\\n| $k_t$ |"))
+HTML('<span class="kda-tex">i &lt; j</span>')
+```
 
 ```{math}
 :label: one-line
@@ -278,10 +295,55 @@ def test_the_page_has_badges_captions_numbers_and_sources(built):
     assert 'href="one.html#fig-one"' in intro and 'href="one.html#equation-one-line"' in intro
 
 
-def test_only_the_part_of_mathjax_that_pages_load_is_copied(built):
-    folder = built / "_static/mathjax"
-    assert (folder / "tex-chtml.js").is_file() and list((folder / "output/chtml/fonts/woff-v2").glob("*.woff"))
-    assert sum(p.stat().st_size for p in folder.rglob("*") if p.is_file()) < 6e6
+def test_formulas_are_typeset_and_no_page_loads_mathjax(built):
+    page, intro = ((built / f"book/{name}.html").read_text(encoding="utf-8") for name in ("one", "intro"))
+    for text in (page, intro):
+        scripts = re.findall(r"<script[^>]*>", text)
+        assert scripts and not [tag for tag in scripts if "mathjax" in tag.lower() or "tex-" in tag]
+        # each outline once, and all that is used is there
+        outlines = re.findall(r'<path id="(mj-[^"]+)"', text)
+        assert sorted(set(re.findall(r'href="#(mj-[^"]+)"', text))) == sorted(outlines)
+    assert not (built / "_static/mathjax").exists()
+    labelled = re.search(r'<div class="math[^>]*id="equation-one-line".*?</div>', page, re.S)[0]
+    assert 'data-tex="a = b"' in labelled and re.search(r'class="eqno">\(2\)<a class="headerlink"', labelled)
+    assert "<svg" in labelled and '<annotation encoding="application/x-tex">a = b</annotation>' in labelled
+    # in a line, in several lines, in outputs (a table and HTML), in a title that the navigation repeats
+    for tex in (r"\alpha_t", r"\begin{align} a &amp;= b \\ &amp;= c \end{align}", "k_t", "i &lt; j", "S_0"):
+        assert f'data-tex="{tex}"' in page, tex
+    assert intro.count('data-tex="S_0"') and r"\(" not in page
+
+
+def test_formulas_are_typeset_once(built, tmp_path, monkeypatch):
+    runs = []
+    monkeypatch.setattr(
+        kda_math.subprocess, "run", lambda *args, real=subprocess.run, **kw: runs.append(args) or real(*args, **kw)
+    )
+    wanted = [("x^2", False), ("x^2", True), (r"\one", False), (r"\wrong x", False), (r"\frac{1", True)]
+    first = kda_math.Typesetter(tmp_path, {"one": "1"})
+    first.typeset(wanted)
+    assert len(runs) == 1 and "<use" in first.html(("x^2", False))
+    assert "wrong" in first.failed[r"\wrong x", False] and "brace" in first.failed[r"\frac{1", True]
+    again = kda_math.Typesetter(tmp_path, {"one": "1"})
+    again.typeset(wanted[:3])
+    assert len(runs) == 1 and again.html(("x^2", True)) == first.html(("x^2", True))
+    # other macros, other pictures
+    kda_math.Typesetter(tmp_path, {"one": "2"}).typeset(wanted[:1])
+    assert len(runs) == 2
+    # a build leaves its formulas where the next one finds them
+    assert list((built.parent / ".math").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "tex, kinds, made",
+    [
+        ("a", [], "a"),
+        ("a \\\\ b", [], r"\begin{split}a \\ b\end{split}"),
+        ("a\n\nb", [], r"\begin{aligned}a\\b\end{aligned}"),
+        ("\\begin{align}a\\\\b\\end{align}", ["amsmath"], r"\begin{align}a\\b\end{align}"),
+    ],
+)
+def test_what_stands_in_several_lines_is_aligned(tex, kinds, made):
+    assert kda_math.formula(kda_math.nodes.math_block(tex, tex, classes=kinds)) == (made, True)
 
 
 def test_the_notebook_can_be_downloaded(built):
@@ -289,11 +351,12 @@ def test_the_notebook_can_be_downloaded(built):
     assert "_sources/book/one.ipynb" in (built / "book/one.html").read_text(encoding="utf-8")
 
 
-def test_a_wrong_level_or_a_missing_object_fails_the_build(built, tmp_path):
+def test_a_wrong_level_formula_or_object_fails_the_build(built, tmp_path):
     tree = built.parents[1]
     (tree / "book/one.md").write_text(
-        "# One\n\n{level}`sure`\n\n```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n```{cuda-source} none.cu "
-        "a\n```\n"
+        '# One\n\n{level}`sure`\n\nThe rate $\\alfa_t$.\n\n<b><span class="kda-tex">\\alfb</span></b>\n\n'
+        "```{py-source} kda_lab.pages.gpucell.nothing\n```\n\n"
+        "```{cuda-source} none.cu a\n```\n"
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run(
@@ -307,3 +370,6 @@ def test_a_wrong_level_or_a_missing_object_fails_the_build(built, tmp_path):
     assert done.returncode != 0
     for said in ("a level is one of", "has no 'nothing'", "there is no src/kda_lab/cuda/source/none.cu"):
         assert said in done.stderr
+    said = r"book/one\.md:5: ERROR: formula cannot be typeset: Undefined control sequence \\alfa: \\alfa_t"
+    assert re.search(said, done.stderr), done.stderr
+    assert re.search(r"book/one\.md: ERROR: formula in HTML .* \\alfb", done.stderr), done.stderr
