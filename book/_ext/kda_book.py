@@ -10,7 +10,7 @@ Role
     ``{level}`proved` ``                    a badge: proved, checked, measured or reported
 Pages
     MathJax comes from a pip package and only what pages load is copied; nothing is fetched from elsewhere; each page
-    offers its notebook; the kernels of a build know that their output becomes static (KDA_LAB_STATIC=1).
+    offers its notebook; the look comes from ``kda_lab.pages.look``; the kernels of a build know that their output becomes static (KDA_LAB_STATIC=1).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import ClassVar
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.logging import getLogger
 
@@ -258,6 +259,25 @@ def offer_notebook(
         context["ipynb_source"] = f"{pagename}.ipynb"
 
 
+def take_the_look(app: Sphinx) -> None:
+    """Write tokens.css from `kda_lab.pages.look`, where lab.css and the pages read it."""
+    if app.builder.format == "html":
+        from kda_lab.pages import look
+
+        made = Path(app.outdir) / "_static" / "tokens.css"
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(look.css(), encoding="utf-8")
+
+
+def colour_formulas(app: Sphinx, config: Config) -> None:
+    """Give MathJax the macros of the symbols' colours."""
+    from kda_lab.pages.look import tokens
+
+    found = dict(config.mathjax3_config or {})
+    tex = dict(found.get("tex", {}))
+    config.mathjax3_config = found | {"tex": tex | {"macros": tokens.macros() | tex.get("macros", {})}}
+
+
 def colour_gpu_cells(app: Sphinx, doctree: nodes.document) -> None:
     """Highlight a ``%%gpu`` cell as the Python that it is."""
     for block in doctree.findall(nodes.literal_block):
@@ -286,6 +306,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("py-source", PySource)
     app.add_role("level", Level())
     app.config.mathjax_path = "mathjax/tex-chtml.js"
+    app.add_css_file("tokens.css", priority=700)
+    app.connect("config-inited", colour_formulas)
+    app.connect("builder-inited", take_the_look)
     app.connect("source-read", one_page)
     app.connect("doctree-read", colour_gpu_cells)
     app.connect("html-page-context", offer_notebook, priority=400)

@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab import rules
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, name_lines, rule, show, style
 
 
 def same_key_many_times(writes=8):
@@ -16,19 +16,19 @@ def same_key_many_times(writes=8):
     fig, ax = axes(height=2.8)
     ax.axhline(1, color=style("decay")["color"], linewidth=1)
     runs = [
-        ("linear attention", "error", None),
-        ("DeltaNet, β = 1", "state", 1.0),
-        ("β = 0.5", "key", 0.5),
-        ("β = 0.2", "value", 0.2),
+        ("linear attention", "linear attention", None),
+        ("DeltaNet, β = 1", "DeltaNet", 1.0),
+        ("β = 0.5", "DeltaNet", 0.5),
+        ("β = 0.2", "DeltaNet", 0.2),
     ]
-    for label, role, beta in runs:
+    for label, name, beta in runs:
         S, answers = torch.zeros(1, 1, dtype=torch.float32), [0.0]
         for _ in range(writes):
             S = (rules.linear(S, key, key, one) if beta is None else rules.delta(S, key, key, one, beta))[0]
             answers.append((S @ key).item())
-        ax.plot(range(writes + 1), answers, label=label, **style(role))
+        ax.plot(range(writes + 1), answers, label=label, **rule(name))
     ax.set(xlabel="writes of the value 1", ylabel="answer of the key", ylim=(0, 8.3))
-    ax.legend(loc="upper left")
+    name_lines(ax)
     return show(
         fig,
         "The answer of one key against the number of writes: linear attention rises without end, DeltaNet reaches 1 "

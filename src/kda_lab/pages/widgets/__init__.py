@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kda_lab.data.lazy import modules, names
+from kda_lab.pages.look import tokens
 
 _KIT = Path(__file__).with_name("kit.js")
 
@@ -100,12 +101,27 @@ class Static:
             f'<svg viewBox="0 0 {width} {height}" width="{width}" style="max-width: 100%; height: auto" role="img" '
             f'aria-label="{escape(self.title)}" font-family="inherit" fill="currentColor"></svg>'
             f'<p class="kda-say" aria-live="polite">This figure moves with JavaScript.</p>'
-            f'<script>(function () {{\n{_KIT.read_text(encoding="utf-8")}\nkit.start("{self.name}", {data}, function '
+            f'<script>(function () {{\n{kit()}\nkit.start("{self.name}", {data}, function '
             f"(v, data, kit) {{\n{self.draw}\n}});\n}})();</script></div>"
         )
 
     def __repr__(self) -> str:
         return f"<widget: {self.title}>"
+
+
+def kit() -> str:
+    """The drawing helpers of kit.js, with the colours and lines of the tokens.
+
+    >>> "const tokens" in kit()
+    True
+    """
+    paint = {name: tokens.variable(name) for name in (*tokens.SYMBOLS, "paper", "soft", "edge", "hair")}
+    rules = {
+        name: {"dash": " ".join(f"{part:g}" for part in line.dash), "width": line.width}
+        for name, line in tokens.RULES.items()
+    }
+    look = {"paint": paint, "rules": rules, "smallest": tokens.SMALLEST["desk"]}
+    return f"const tokens = {json.dumps(look)};\n{_KIT.read_text(encoding='utf-8')}"
 
 
 class Widget:
