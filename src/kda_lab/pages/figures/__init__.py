@@ -14,11 +14,13 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kda_lab.data.lazy import modules, names
 from kda_lab.pages.look import tokens, variables
+from kda_lab.pages.look.lines import INK, MEASURE, face, measure
+from kda_lab.pages.look.lines import name_lines as name_lines
+from kda_lab.pages.look.lines import rule as rule
 
 
 class Role(NamedTuple):
@@ -41,10 +43,8 @@ _FORMS = {
     "error": ("X", (0, (5, 1, 1, 1, 1, 1)), "++"),
 }
 ROLES = {name: Role(*tokens.SYMBOLS[name], *form) for name, form in _FORMS.items()}
-# stand for the colours of the page's text and background, and for its face
-INK = "#010203"
+# stands for the colour of the page's background
 PAPER = "#fdfeff"
-_MEASURE = "KDA measure"
 _PAINT = {INK: "currentColor", "#000000": "currentColor", PAPER: tokens.variable("paper")}
 _PAINT |= {role.light: tokens.variable(name) for name, role in ROLES.items()}
 
@@ -54,11 +54,11 @@ _STYLE: dict[str, Any] = {
     # text stays text; 10.5 points are 14 px
     "svg.fonttype": "none",
     "font.size": 10.5,
-    "font.family": [_MEASURE, "DejaVu Serif"],
+    "font.family": [MEASURE, "DejaVu Serif"],
     "mathtext.fontset": "custom",
-    "mathtext.rm": _MEASURE,
-    "mathtext.it": f"{_MEASURE}:italic",
-    "mathtext.bf": _MEASURE,
+    "mathtext.rm": MEASURE,
+    "mathtext.it": f"{MEASURE}:italic",
+    "mathtext.bf": MEASURE,
     "mathtext.fallback": "stix",
     "text.color": INK,
     "axes.edgecolor": INK,
@@ -112,60 +112,6 @@ def style(role: str) -> dict[str, Any]:
     return {"color": look.light, "marker": look.marker, "linestyle": look.line}
 
 
-def rule(name: str) -> dict[str, Any]:
-    """The line of a rule, in ink, for ``ax.plot(x, y, label="KDA", **rule("KDA"))``; a rule has no colour.
-
-    >>> rule("KDA")["linestyle"], len(rule("GDN")["linestyle"][1])
-    ('-', 4)
-    """
-    line = _line(name)
-    # matplotlib counts dashes in widths of the line, the tokens in px
-    dash = (0, tuple(part / line.width for part in line.dash)) if line.dash else "-"
-    return {"color": INK, "linestyle": dash, "linewidth": line.width * 0.75, "marker": ""}
-
-
-def name_lines(ax: Any, *, gap: float = 1.15, at: dict[str, float] | None = None, clip: bool = False) -> None:
-    """Write the label of each line beside its right end, in ink, moved apart where two would meet.
-
-    gap: least distance of two labels, in heights of a line of text   at: for some labels the height, as a share of the
-    axes, at which they stand instead.
-
-    >>> fig, ax = axes()
-    >>> _ = ax.plot([0, 1], [0, 1], label="KDA", **rule("KDA"))
-    >>> name_lines(ax)
-    >>> [text.get_text() for text in ax.texts]
-    ['KDA']
-    """
-    size = _STYLE["font.size"]
-    high = ax.figure.get_size_inches()[1] * 72 * ax.get_position().height
-    step, found = gap * size / high, []
-    for line in ax.lines:
-        label = line.get_label()
-        if label.startswith("_"):
-            continue
-        x, y = line.get_xdata()[-1], line.get_ydata()[-1]
-        share = ax.transAxes.inverted().transform(ax.transData.transform((x, float(y))))[1]
-        found.append([(at or {}).get(label, min(max(share, 0.02), 0.98)), label])
-    found.sort()
-    for below, above in zip(found, found[1:]):
-        above[0] = max(above[0], below[0] + step)
-    # too high at the top: push down again
-    ceiling = 1.0
-    for entry in reversed(found):
-        entry[0] = min(entry[0], ceiling)
-        ceiling = entry[0] - step
-    for share, label in found:
-        ax.annotate(
-            label,
-            (1, share),
-            xycoords="axes fraction",
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            annotation_clip=clip,
-        )
-
-
 def axes(
     rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = 3.0, **options: Any
 ) -> tuple[Any, Any]:
@@ -181,7 +127,7 @@ def axes(
     import matplotlib
     from matplotlib.figure import Figure
 
-    _measure()
+    measure()
     matplotlib.rcParams.update(_STYLE)
     fig = Figure(figsize=(width, height))
     return fig, fig.subplots(rows, columns, **options)
@@ -199,7 +145,7 @@ def show(fig: Any, alt: str) -> Picture:
     import matplotlib
 
     _alt(alt)
-    _measure()
+    measure()
     matplotlib.rcParams.update({"svg.hashsalt": _STYLE["svg.hashsalt"], "svg.fonttype": _STYLE["svg.fonttype"]})
     drawn = io.StringIO()
     fig.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -209,7 +155,7 @@ def show(fig: Any, alt: str) -> Picture:
         r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style.*?</style>\s*", "", svg[svg.index("<svg") :], flags=re.S
     )
     # laid out with a face of the same widths; the page draws it with its own
-    svg = re.sub(r"(font: [^;\"]*?[\d.]+px)[^;\"]*", rf"\1 {_face()}", svg)
+    svg = re.sub(rf"'?{MEASURE}'?(, '?DejaVu Serif'?)?", face(), svg)
     head, body = svg.split(">", 1)
     size = dict(re.findall(r'(width|height)="([\d.]+)pt"', head))
     width, height = float(size["width"]), float(size["height"])
@@ -363,26 +309,6 @@ class Board:
         return _picture("".join(self.parts), self.width, (0, 0, self.width, self.height), alt)
 
 
-def _measure() -> None:
-    """Give matplotlib the text face to measure with."""
-    from matplotlib import font_manager
-
-    if all(font.name != _MEASURE for font in font_manager.fontManager.ttflist):
-        for path in sorted((Path(__file__).parents[1] / "look").glob("*.ttf")):
-            font_manager.fontManager.addfont(path)
-
-
-def _face() -> str:
-    """The text face for an attribute: the page's variable, else the stack of the tokens."""
-    return f"var(--kda-text, {tokens.FAMILIES['text']})".replace('"', "'")
-
-
-def _line(name: str) -> tokens.Line:
-    if name not in tokens.RULES:
-        raise ValueError(f"a rule is one of {', '.join(tokens.RULES)}, got {name!r}")
-    return tokens.RULES[name]
-
-
 def _role(name: str) -> Role:
     if name not in ROLES:
         raise ValueError(f"a role is one of {', '.join(ROLES)}, got {name!r}")
@@ -416,7 +342,7 @@ def _picture(body: str, width: float, view: Sequence[float], alt: str) -> Pictur
     return Picture(
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escape(alt)}" '
-        f'viewBox="{box}" width="{width:g}" style="max-width: 100%; height: auto; font-family: {_face()}" '
+        f'viewBox="{box}" width="{width:g}" style="max-width: 100%; height: auto; font-family: {face()}" '
         'fill="currentColor" '
         f'stroke-linejoin="round" stroke-linecap="butt">{body}</svg>',
         alt,

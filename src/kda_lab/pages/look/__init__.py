@@ -1,4 +1,4 @@
-"""One source for the visual language: `tokens`, and `css`, what the style sheets read."""
+"""One source for the visual language: `tokens`, and `css`, which style sheets read; `lines` is for matplotlib."""
 
 from kda_lab.pages.look import tokens
 

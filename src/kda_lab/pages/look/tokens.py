@@ -50,7 +50,10 @@ TEXT = {
 
 
 class Line(NamedTuple):
-    """How a rule is drawn: the lengths of dashes and gaps in px, none for a solid line, and the width in px."""
+    """How a rule is drawn: the lengths of dashes and gaps in px, none for a solid line, and the width in px.
+
+    Caps are round, so that a dash of almost no length is a dot.
+    """
 
     dash: tuple[float, ...]
     width: float
@@ -59,12 +62,12 @@ class Line(NamedTuple):
 # a rule is a line in ink with its name beside it, never a colour; the same line in every chapter
 RULES = {
     "softmax": Line((), 1.0),
-    "linear attention": Line((0.5, 4), 2.4),
-    "RetNet": Line((2, 7), 1.6),
-    "DeltaNet": Line((8, 5), 1.9),
-    "GDN": Line((12, 4, 1.5, 4), 2.1),
-    "KDA": Line((), 3.4),
-    "GDN-2": Line((18, 5), 3.4),
+    "linear attention": Line((0.1, 6), 3.0),
+    "RetNet": Line((3, 7), 1.6),
+    "DeltaNet": Line((8, 6), 2.2),
+    "GDN": Line((12, 5, 0.1, 5), 2.4),
+    "KDA": Line((), 3.6),
+    "GDN-2": Line((20, 7), 3.6),
 }
 
 FAMILIES = {
