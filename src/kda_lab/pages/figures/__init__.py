@@ -261,13 +261,21 @@ class Board:
         return x, y, w, h
 
     def box(
-        self, x: float, y: float, width: float, height: float, label: str = "", *, role: str = "state"
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        label: str = "",
+        *,
+        role: str = "state",
+        hollow: bool = False,
     ) -> tuple[float, float, float, float]:
-        """A rounded box with a label in it."""
+        """A rounded box with a label in it; `hollow` for what is missing, such as a residual."""
         paint = _PAINT[_role(role).light]
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" '
-            f'style="fill: {paint}; fill-opacity: 0.14; stroke: {paint}; stroke-width: 1.5"/>'
+            f'style="fill: {paint}; fill-opacity: {0 if hollow else 0.14:g}; stroke: {paint}; stroke-width: 1.5"/>'
         )
         if label:
             self.text(x + width / 2, y + height / 2, label)

@@ -58,7 +58,7 @@ def growth(tokens=400):
 
     fig, ax = axes(height=2.8)
     for label, role, choose, alpha in [
-        ("hostile keys", "error", hostile, 1.0),
+        ("hostile keys", "query", hostile, 1.0),
         ("random keys", "state", random, 1.0),
         ("hostile keys, decay 0.98", "decay", hostile, 0.98),
     ]:
