@@ -189,7 +189,7 @@ def heat(ax: Any, matrix: Any, *, positive: str = "value", negative: str = "key"
             if x < 0 and share > 0.02 and not numbers:
                 ax.add_patch(Rectangle((j, i), 1, 1, fill=False, linewidth=0, edgecolor=(INK, 0.5), hatch=look.hatch))
             if numbers:
-                ax.text(j + 0.5, i + 0.5, _number(x, numbers), ha="center", va="center", fontsize=8)
+                ax.text(j + 0.5, i + 0.5, _number(x, numbers), ha="center", va="center", fontsize=9)
     ax.set(xlim=(0, len(rows[0])), ylim=(len(rows), 0), aspect="equal", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 

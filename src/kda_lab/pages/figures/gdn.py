@@ -9,7 +9,7 @@ from kda_lab.pages.figures import axes, heat, rule, show
 RULES = [
     ("linear attention", "linear attention", None),
     ("DeltaNet", "DeltaNet", 1.0),
-    ("Gated DeltaNet, decay 0.97", "GDN", 0.97),
+    ("GDN, decay 0.97", "GDN", 0.97),
 ]
 
 

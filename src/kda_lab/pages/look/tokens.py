@@ -26,7 +26,7 @@ SYMBOLS = {
 SURFACES = {
     "paper": Colour("#fbfaf7", "#15171a"),
     "card": Colour("#ffffff", "#1b1e22"),
-    "sunk": Colour("#f6f4ef", "#202429"),
+    "sunk": Colour("#f7f5f0", "#202429"),
 }
 INKS = {
     "ink": Colour("#1c2127", "#e8e6e0"),
