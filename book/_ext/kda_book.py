@@ -10,7 +10,8 @@ Role
     ``{level}`proved` ``                    a badge: proved, checked, measured or reported
 Pages
     MathJax comes from a pip package and only what pages load is copied; nothing is fetched from elsewhere; each page
-    offers its notebook; the look comes from ``kda_lab.pages.look``; the kernels of a build know that their output becomes static (KDA_LAB_STATIC=1).
+    offers its notebook; the look comes from ``kda_lab.pages.look``; the kernels of a build know that their output
+    becomes static (KDA_LAB_STATIC=1).
 """
 
 from __future__ import annotations

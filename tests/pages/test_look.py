@@ -121,3 +121,12 @@ def test_labels_stand_apart_and_near_their_lines():
     moved = lines.apart([0.1, 0.12, 0.13, 0.9], 0.1)
     assert all(b - a >= 0.1 - 1e-9 for a, b in zip(moved, moved[1:])) and moved[3] == 0.9
     assert abs(moved[1] - (0.1 + 0.12 + 0.13) / 3) < 1e-9
+
+
+def test_a_label_stands_at_the_end_of_its_line():
+    _, ax = figures.axes()
+    ax.plot([0, 300], [0, 20], label="up")
+    ax.plot([0, 300], [0, 10], label="half")
+    figures.name_lines(ax)
+    heights = {text.get_text(): text.xy[1] for text in ax.texts}
+    assert 0.9 < heights["up"] < 1 and 0.45 < heights["half"] < 0.55

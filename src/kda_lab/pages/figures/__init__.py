@@ -58,7 +58,7 @@ _STYLE: dict[str, Any] = {
     "mathtext.fontset": "custom",
     "mathtext.rm": MEASURE,
     "mathtext.it": f"{MEASURE}:italic",
-    "mathtext.bf": MEASURE,
+    **{f"mathtext.{kind}": MEASURE for kind in ("bf", "bfit", "cal", "sf", "tt")},
     "mathtext.fallback": "stix",
     "text.color": INK,
     "axes.edgecolor": INK,

@@ -60,7 +60,7 @@ def growth(tokens=400):
     for label, role, choose, alpha in [
         ("hostile keys", "query", hostile, 1.0),
         ("random keys", "state", random, 1.0),
-        ("hostile keys, decay 0.98", "decay", hostile, 0.98),
+        ("hostile, decay 0.98", "decay", hostile, 0.98),
     ]:
         S, lengths = torch.zeros(1, 2, dtype=torch.float64), []
         for _ in range(tokens):
@@ -69,7 +69,7 @@ def growth(tokens=400):
             lengths.append(S.norm().item())
         ax.plot(range(1, tokens + 1), lengths, label=label, markevery=50, **style(role))
     ax.set(xlabel="tokens", ylabel="norm of the state")
-    ax.legend(loc="upper left")
+    name_lines(ax)
     return show(
         fig,
         "Length of the state over 400 tokens: with hostile keys it grows as the square root, with random keys or a "

@@ -37,6 +37,7 @@ def name_lines(ax: Any, *, gap: float = 1.2) -> None:
     """
     from matplotlib import rcParams
 
+    ax.get_xlim(), ax.get_ylim()  # settles limits that are not yet computed
     step = gap * rcParams["font.size"] / (ax.figure.get_size_inches()[1] * 72 * ax.get_position().height)
     found = []
     for line in ax.lines:
