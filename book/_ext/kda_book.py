@@ -9,8 +9,8 @@ Directives
 Role
     ``{level}`proved` ``                    a badge: proved, checked, measured or reported
 Pages
-    Nothing is fetched from elsewhere; each page offers its notebook; the kernels of a build know that their output
-    becomes static (KDA_LAB_STATIC=1). Formulas are typeset by ``kda_math``.
+    Nothing is fetched from elsewhere; each page offers its notebook; the look comes from ``kda_lab.pages.look``; the
+    kernels of a build know that their output becomes static (KDA_LAB_STATIC=1). Formulas are typeset by ``kda_math``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import ClassVar
 from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.logging import getLogger
 
@@ -239,6 +240,25 @@ def offer_notebook(
         context["ipynb_source"] = f"{pagename}.ipynb"
 
 
+def take_the_look(app: Sphinx) -> None:
+    """Write tokens.css from `kda_lab.pages.look`, where lab.css and the pages read it."""
+    if app.builder.format == "html":
+        from kda_lab.pages import look
+
+        made = Path(app.outdir) / "_static" / "tokens.css"
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(look.css(), encoding="utf-8")
+
+
+def colour_formulas(app: Sphinx, config: Config) -> None:
+    """Give MathJax the macros of the symbols' colours."""
+    from kda_lab.pages.look import tokens
+
+    found = dict(config.mathjax3_config or {})
+    tex = dict(found.get("tex", {}))
+    config.mathjax3_config = found | {"tex": tex | {"macros": tokens.macros() | tex.get("macros", {})}}
+
+
 def colour_gpu_cells(app: Sphinx, doctree: nodes.document) -> None:
     """Highlight a ``%%gpu`` cell as the Python that it is."""
     for block in doctree.findall(nodes.literal_block):
@@ -266,6 +286,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_directive("cuda-source", CudaSource)
     app.add_directive("py-source", PySource)
     app.add_role("level", Level())
+    app.add_css_file("tokens.css", priority=700)
+    app.connect("config-inited", colour_formulas)
+    app.connect("builder-inited", take_the_look)
     app.connect("source-read", one_page)
     app.connect("doctree-read", colour_gpu_cells)
     app.connect("html-page-context", offer_notebook, priority=400)

@@ -32,6 +32,7 @@ ORDER = [
     ["serving.run"],
     ["serving.trials"],
     ["pages"],
+    ["pages.look"],
     ["pages.figures"],
     ["pages.widgets"],
     ["bench", "exercises"],

@@ -26,7 +26,7 @@ NEVER = (
     *(f"data{name}" for name in ("", ".files", ".lazy", ".provenance", ".sources")),
     *(f"pages{name}" for name in ("", ".fingerprint", ".gpucell", ".pagecells", ".records")),
 )
-IF_DRAWN = {"pages.figures": "figures", "pages.widgets": "widgets"}
+IF_DRAWN = {"pages.look": "figures", "pages.figures": "figures", "pages.widgets": "widgets"}
 IF_NAMED = {"proof": ("proof", "equations", "prove"), "conformance": ("conformance", "examine")}
 
 _noted: set[Path] = set()

@@ -1,8 +1,9 @@
 """Figures that read in light and in dark: inline SVG, one colour and one shape per role, alt text always.
 
-Text and axes take the colour of the page's text; the roles are CSS variables (``--kda-key`` and so on), which the
-book's style sheet sets for both themes and which fall back to the light ones in a notebook. ``axes`` gives matplotlib
-axes in the house style, ``Board`` draws matrices and arrows, ``show`` and ``Board.show`` make the picture.
+All looks come from `kda_lab.pages.look.tokens`. Text and axes take the colour of the page's text; the roles are CSS
+variables (``--kda-key`` and so on), which the book's style sheet sets for both themes and which fall back to the light
+ones in a notebook. ``axes`` gives matplotlib axes in the house style, ``rule`` and ``name_lines`` draw the lines of
+rules, ``Board`` draws matrices and arrows, ``show`` and ``Board.show`` make the picture.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from html import escape
 from typing import Any, NamedTuple
 
 from kda_lab.data.lazy import modules, names
+from kda_lab.pages.look import tokens, variables
+from kda_lab.pages.look.lines import INK, MEASURE, face, measure
+from kda_lab.pages.look.lines import name_lines as name_lines
+from kda_lab.pages.look.lines import rule as rule
 
 
 class Role(NamedTuple):
@@ -28,37 +33,44 @@ class Role(NamedTuple):
     hatch: str
 
 
-# each colour has a contrast of at least 3 : 1 with its background; tests/pages/test_figures.py checks it
-ROLES = {
-    "key": Role("#0072b2", "#56b4e9", "o", "-", "//"),
-    "value": Role("#a65900", "#f0a030", "s", "--", "\\\\"),
-    "state": Role("#00805e", "#2fc79a", "D", "-.", "xx"),
-    "decay": Role("#6e6e6e", "#a8a8a8", "v", ":", ".."),
-    "error": Role("#b5173b", "#ff7f92", "X", (0, (5, 1, 1, 1, 1, 1)), "++"),
+# colours are those of the tokens; a form for each, so that nothing rests on colour alone
+_FORMS = {
+    "key": ("o", "-", "//"),
+    "query": ("^", (0, (9, 2)), "\\\\"),
+    "value": ("s", "--", "--"),
+    "state": ("D", "-.", "xx"),
+    "decay": ("v", ":", ".."),
+    "error": ("X", (0, (5, 1, 1, 1, 1, 1)), "++"),
 }
-INK = "#010203"  # stands for the colour of the page's text
-PAPER = "#fdfeff"  # stands for the page's background
-_PAINT = {INK: "currentColor", "#000000": "currentColor", PAPER: "var(--kda-paper, #ffffff)"}
-_PAINT |= {role.light: f"var(--kda-{name}, {role.light})" for name, role in ROLES.items()}
+ROLES = {name: Role(*tokens.SYMBOLS[name], *form) for name, form in _FORMS.items()}
+# stands for the colour of the page's background
+PAPER = "#fdfeff"
+_PAINT = {INK: "currentColor", "#000000": "currentColor", PAPER: tokens.variable("paper")}
+_PAINT |= {role.light: tokens.variable(name) for name, role in ROLES.items()}
 
-WIDTH = 5.6  # inches: at 390 px a figure of this width keeps its text at about 9 px
+WIDTH = 5.6  # inches, so 538 px
 _STYLE: dict[str, Any] = {
     "svg.hashsalt": "kda",
-    "svg.fonttype": "path",
-    "font.size": 10,
-    "font.family": "DejaVu Sans",
-    "mathtext.fontset": "dejavusans",
+    # text stays text; 10.5 points are 14 px
+    "svg.fonttype": "none",
+    "font.size": 10.5,
+    "font.family": [MEASURE, "DejaVu Serif"],
+    "mathtext.fontset": "custom",
+    "mathtext.rm": MEASURE,
+    "mathtext.it": f"{MEASURE}:italic",
+    **{f"mathtext.{kind}": MEASURE for kind in ("bf", "bfit", "cal", "sf", "tt")},
+    "mathtext.fallback": "stix",
     "text.color": INK,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
     "axes.titlecolor": INK,
     "xtick.color": INK,
     "ytick.color": INK,
-    "axes.titlesize": 10,
-    "axes.labelsize": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 9,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10.5,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 10.5,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -115,6 +127,7 @@ def axes(
     import matplotlib
     from matplotlib.figure import Figure
 
+    measure()
     matplotlib.rcParams.update(_STYLE)
     fig = Figure(figsize=(width, height))
     return fig, fig.subplots(rows, columns, **options)
@@ -132,6 +145,7 @@ def show(fig: Any, alt: str) -> Picture:
     import matplotlib
 
     _alt(alt)
+    measure()
     matplotlib.rcParams.update({"svg.hashsalt": _STYLE["svg.hashsalt"], "svg.fonttype": _STYLE["svg.fonttype"]})
     drawn = io.StringIO()
     fig.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -140,6 +154,8 @@ def show(fig: Any, alt: str) -> Picture:
     svg = re.sub(
         r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style.*?</style>\s*", "", svg[svg.index("<svg") :], flags=re.S
     )
+    # laid out with a face of the same widths; the page draws it with its own
+    svg = re.sub(rf"'?{MEASURE}'?(, '?DejaVu Serif'?)?", face(), svg)
     head, body = svg.split(">", 1)
     size = dict(re.findall(r'(width|height)="([\d.]+)pt"', head))
     width, height = float(size["width"]), float(size["height"])
@@ -173,7 +189,7 @@ def heat(ax: Any, matrix: Any, *, positive: str = "value", negative: str = "key"
             if x < 0 and share > 0.02 and not numbers:
                 ax.add_patch(Rectangle((j, i), 1, 1, fill=False, linewidth=0, edgecolor=(INK, 0.5), hatch=look.hatch))
             if numbers:
-                ax.text(j + 0.5, i + 0.5, _number(x, numbers), ha="center", va="center", fontsize=8)
+                ax.text(j + 0.5, i + 0.5, _number(x, numbers), ha="center", va="center", fontsize=9)
     ax.set(xlim=(0, len(rows[0])), ylim=(len(rows), 0), aspect="equal", xticks=[], yticks=[])
     ax.spines[:].set_visible(False)
 
@@ -245,13 +261,21 @@ class Board:
         return x, y, w, h
 
     def box(
-        self, x: float, y: float, width: float, height: float, label: str = "", *, role: str = "state"
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        label: str = "",
+        *,
+        role: str = "state",
+        hollow: bool = False,
     ) -> tuple[float, float, float, float]:
-        """A rounded box with a label in it."""
+        """A rounded box with a label in it; `hollow` for what is missing, such as a residual."""
         paint = _PAINT[_role(role).light]
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="6" '
-            f'style="fill: {paint}; fill-opacity: 0.14; stroke: {paint}; stroke-width: 1.5"/>'
+            f'style="fill: {paint}; fill-opacity: {0 if hollow else 0.14:g}; stroke: {paint}; stroke-width: 1.5"/>'
         )
         if label:
             self.text(x + width / 2, y + height / 2, label)
@@ -326,7 +350,7 @@ def _picture(body: str, width: float, view: Sequence[float], alt: str) -> Pictur
     return Picture(
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escape(alt)}" '
-        f'viewBox="{box}" width="{width:g}" style="max-width: 100%; height: auto" font-family="inherit" '
+        f'viewBox="{box}" width="{width:g}" style="max-width: 100%; height: auto; font-family: {face()}" '
         'fill="currentColor" '
         f'stroke-linejoin="round" stroke-linecap="butt">{body}</svg>',
         alt,
@@ -334,12 +358,12 @@ def _picture(body: str, width: float, view: Sequence[float], alt: str) -> Pictur
 
 
 def colour_variables(theme: str) -> str:
-    """The CSS variables of the roles for the theme "light" or "dark", as the book's style sheet has them.
+    """The CSS variables of the tokens for the theme "light" or "dark", as the book's style sheet has them.
 
     >>> colour_variables("light").split(";")[0]
     '--kda-key: #0072b2'
     """
-    return " ".join(f"--kda-{name}: {getattr(role, theme)};" for name, role in ROLES.items())
+    return variables(theme)
 
 
 # the figures of a chapter are imported when they are first used

@@ -3,11 +3,9 @@
 import torch
 
 from kda_lab import rules
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import INK, axes, rule, show, style
 from kda_lab.study import capacity
 from kda_lab.study.recall import models, tasks, training
-
-ROLE = dict(zip(models.MEMORIES, ("decay", "error", "value", "key", "state")))
 
 
 def _delta(S, k, v, alpha=1.0):
@@ -43,23 +41,24 @@ def errors_over_keys(K=16, counts=(2, 4, 8, 12, 16, 20, 24, 32, 40, 48), draws=4
     measured = {name: [] for name in ways}
     for n in counts:
         drawn = _draws(n, K, draws, generator)
-        for name, (rule, passes) in ways.items():
-            measured[name].append(capacity.average_errors(rule, *drawn, passes=passes).mean().item())
+        for name, (way, passes) in ways.items():
+            measured[name].append(capacity.average_errors(way, *drawn, passes=passes).mean().item())
     fig, ax = axes(height=3.7)
-    # each line in the colour of the marks that it speaks of
+    # a rule is a form of mark here, since the lines are what is expected; all in ink
     expected = {
-        "error": [float(capacity.additive_error(n, K)) for n in counts],
-        "value": [sum(2 - 2 * float(capacity.retained(m, K)) for m in range(n)) / n for n in counts],
-        "state": [float(capacity.floor(n, K)) for n in counts],
+        "linear attention": [float(capacity.additive_error(n, K)) for n in counts],
+        "delta rule, one pass": [sum(2 - 2 * float(capacity.retained(m, K)) for m in range(n)) / n for n in counts],
+        "least squares": [float(capacity.floor(n, K)) for n in counts],
     }
-    for role, line in expected.items():
-        ax.plot(counts, line, color=style(role)["color"], linewidth=1)
-    for (name, errors), role in zip(measured.items(), ("error", "value", "key", "state")):
-        ax.plot(counts, errors, label=name, **style(role) | {"linestyle": "none"})
+    lines = {"linear attention": "linear attention", "delta rule, one pass": "DeltaNet", "least squares": "softmax"}
+    for name, line in expected.items():
+        ax.plot(counts, line, **rule(lines[name]))
+    for (name, errors), mark in zip(measured.items(), "osDX"):
+        ax.plot(counts, errors, label=name, color=INK, linestyle="none", marker=mark, fillstyle="none")
     ax.axvline(K, color=style("decay")["color"], linewidth=0.8, linestyle=":")
     ax.text(K - 0.5, 2.85, "n = K", fontsize=9, ha="right")
     ax.set(xlabel=f"pairs n, in K = {K} key dims", ylabel="mean squared error", ylim=(-0.06, 3.1))
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=2, handlelength=3.2)
     return show(
         fig,
         "Mean error against the number of pairs in 16 key dims. Linear attention lies on the line (n - 1)/K. One "
@@ -81,20 +80,20 @@ def errors_by_age(K=16, n=48, draws=400):
     """
     drawn = _draws(n, K, draws, torch.Generator().manual_seed(1))
     ways = {
-        "linear attention": _linear,
-        "linear att., decay 0.9": lambda S, k, v: _linear(S, k, v, 0.9),
-        "delta rule": _delta,
-        "delta rule, decay 0.9": lambda S, k, v: _delta(S, k, v, 0.9),
+        "linear attention": ("linear attention", _linear),
+        "linear att., decay 0.9": ("RetNet", lambda S, k, v: _linear(S, k, v, 0.9)),
+        "delta rule": ("DeltaNet", _delta),
+        "delta rule, decay 0.9": ("GDN", lambda S, k, v: _delta(S, k, v, 0.9)),
     }
     fig, ax = axes(height=3.6)
     age = torch.arange(n)
     ax.plot(age, [2 - 2 * float(capacity.retained(m, K)) for m in range(n)], color=style("decay")["color"], linewidth=1)
-    for (name, rule), role in zip(ways.items(), ("error", "decay", "value", "key")):
-        ax.plot(age, capacity.average_errors(rule, *drawn).flip(0), label=name, markevery=6, **style(role))
+    for label, (name, way) in ways.items():
+        ax.plot(age, capacity.average_errors(way, *drawn).flip(0), label=label, **rule(name))
     ax.set(xlabel="pairs written later, m", ylabel="squared error", ylim=(0, 3.4))
     ax.axhline(1, color=style("decay")["color"], linewidth=0.8, linestyle=":")
     ax.text(n - 1, 0.96, "empty memory", fontsize=9, ha="right", va="top")
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=2, handlelength=3.2)
     return show(
         fig,
         "Error of a pair against how many came after it. The delta rule starts at zero for the newest and rises to "
@@ -116,13 +115,11 @@ def learning(results, names, plan):
             found = results[memory]
             curves = torch.tensor(found[task]["curve"][training.best_rate(found[task])])  # [seeds, looks]
             steps = [plan.every * (i + 1) for i in range(curves.shape[1])]
-            ax.plot(steps, curves.mean(0), label=memory, markevery=5, **style(ROLE[memory]))
-            ax.fill_between(
-                steps, curves.amin(0), curves.amax(0), color=style(ROLE[memory])["color"], alpha=0.15, linewidth=0
-            )
+            ax.plot(steps, curves.mean(0), label=memory, **rule(memory))
+            ax.fill_between(steps, curves.amin(0), curves.amax(0), color=INK, alpha=0.08, linewidth=0)
         ax.set(title=task, ylabel="accuracy", ylim=(0, 1.02))
     panels[-1].set(xlabel="steps")
-    fig.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    fig.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.2)
     return show(
         fig,
         "Training accuracy over steps for three tasks and five memories, a curve for the mean of the seeds and a "
@@ -152,16 +149,14 @@ def accuracy(results, chosen):
             rate, tests = training.best_rate(found[task]), found[task]["test"]
             counts = sorted(map(int, tests))
             seeds = torch.tensor([tests[str(n)][rate] for n in counts])  # [counts, seeds]
-            ax.plot(counts, seeds.mean(1), label=memory, **style(ROLE[memory]))
-            ax.fill_between(
-                counts, seeds.amin(1), seeds.amax(1), color=style(ROLE[memory])["color"], alpha=0.15, linewidth=0
-            )
+            ax.plot(counts, seeds.mean(1), label=memory, **rule(memory))
+            ax.fill_between(counts, seeds.amin(1), seeds.amax(1), color=INK, alpha=0.08, linewidth=0)
         ax.axhline(guessing(chosen[task]), color=style("decay")["color"], linewidth=0.8, linestyle=":")
         ax.set(title=task, ylabel="test accuracy", ylim=(0, 1.02), xscale="log")
         ax.set_xticks(counts, [str(n) for n in counts], minor=False)
         ax.minorticks_off()
     panels[-1].set(xlabel="writes")
-    fig.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    fig.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, handlelength=3.2)
     return show(
         fig,
         "Test accuracy over the number of writes for three tasks and five memories, mean and range of the seeds, and "

@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab import rules
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, name_lines, rule, show, style
 
 
 def same_key_many_times(writes=8):
@@ -16,19 +16,19 @@ def same_key_many_times(writes=8):
     fig, ax = axes(height=2.8)
     ax.axhline(1, color=style("decay")["color"], linewidth=1)
     runs = [
-        ("linear attention", "error", None),
-        ("DeltaNet, β = 1", "state", 1.0),
-        ("β = 0.5", "key", 0.5),
-        ("β = 0.2", "value", 0.2),
+        ("linear attention", "linear attention", None),
+        ("DeltaNet, β = 1", "DeltaNet", 1.0),
+        ("β = 0.5", "DeltaNet", 0.5),
+        ("β = 0.2", "DeltaNet", 0.2),
     ]
-    for label, role, beta in runs:
+    for label, name, beta in runs:
         S, answers = torch.zeros(1, 1, dtype=torch.float32), [0.0]
         for _ in range(writes):
             S = (rules.linear(S, key, key, one) if beta is None else rules.delta(S, key, key, one, beta))[0]
             answers.append((S @ key).item())
-        ax.plot(range(writes + 1), answers, label=label, **style(role))
+        ax.plot(range(writes + 1), answers, label=label, **rule(name))
     ax.set(xlabel="writes of the value 1", ylabel="answer of the key", ylim=(0, 8.3))
-    ax.legend(loc="upper left")
+    name_lines(ax)
     return show(
         fig,
         "The answer of one key against the number of writes: linear attention rises without end, DeltaNet reaches 1 "
@@ -58,9 +58,9 @@ def growth(tokens=400):
 
     fig, ax = axes(height=2.8)
     for label, role, choose, alpha in [
-        ("hostile keys", "error", hostile, 1.0),
+        ("hostile keys", "query", hostile, 1.0),
         ("random keys", "state", random, 1.0),
-        ("hostile keys, decay 0.98", "decay", hostile, 0.98),
+        ("hostile, decay 0.98", "decay", hostile, 0.98),
     ]:
         S, lengths = torch.zeros(1, 2, dtype=torch.float64), []
         for _ in range(tokens):
@@ -69,7 +69,7 @@ def growth(tokens=400):
             lengths.append(S.norm().item())
         ax.plot(range(1, tokens + 1), lengths, label=label, markevery=50, **style(role))
     ax.set(xlabel="tokens", ylabel="norm of the state")
-    ax.legend(loc="upper left")
+    name_lines(ax)
     return show(
         fig,
         "Length of the state over 400 tokens: with hostile keys it grows as the square root, with random keys or a "

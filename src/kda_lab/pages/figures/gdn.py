@@ -4,9 +4,13 @@ import torch
 
 from kda_lab import rules
 from kda_lab.algebra import chunk
-from kda_lab.pages.figures import axes, heat, show, style
+from kda_lab.pages.figures import axes, heat, rule, show
 
-RULES = [("linear attention", "error", None), ("DeltaNet", "state", 1.0), ("Gated DeltaNet, decay 0.97", "key", 0.97)]
+RULES = [
+    ("linear attention", "linear attention", None),
+    ("DeltaNet", "DeltaNet", 1.0),
+    ("GDN, decay 0.97", "GDN", 0.97),
+]
 
 
 def change_of_topic(tokens=200, lean=0.3, draws=20):
@@ -43,17 +47,13 @@ def change_of_topic(tokens=200, lean=0.3, draws=20):
                 if number == 0:  # the same in every draw
                     share[label].append((((old @ S.T) * old_values).sum() / old_values.square().sum()).item())
     fig, (left, right) = axes(1, 2, height=2.7)
-    for label, role, alpha in RULES:
-        left.plot(
-            range(1, tokens + 1), share[label], label=label, markevery=40 if alpha is None else (20, 40), **style(role)
-        )
+    for label, name, alpha in RULES:
+        left.plot(range(1, tokens + 1), share[label], label=label, **rule(name))
         if alpha is not None:
-            right.plot(
-                range(10, tokens, 20), (squares[label] / draws).view(-1, 20).mean(1).sqrt(), markevery=2, **style(role)
-            )
+            right.plot(range(10, tokens, 20), (squares[label] / draws).view(-1, 20).mean(1).sqrt(), **rule(name))
     left.set(xlabel="tokens of the new topic", title="old keys still answer", ylim=(0, 1.1))
     right.set(xlabel="tokens of the new topic", title="error of new reads", ylim=(0, None))
-    fig.legend(loc="outside lower center", ncols=2)
+    fig.legend(loc="outside lower center", ncols=3, handlelength=3)
     return show(
         fig,
         "Left: after a change of topic the old keys answer in full for linear attention and DeltaNet and fade for "

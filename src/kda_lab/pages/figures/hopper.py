@@ -360,9 +360,9 @@ def cycles():
     <figure: Bars of cycles. The state warps take 1,132 a block, half of ...>
     """
     kept = steps()
-    fig, axs = axes(3, 1, width=4.5, height=6.2)
     parallel = 2 * kept["teams"]
     titles = {"state": "state", "prepare": "first of a team", "other": "second"}
+    fig, axs = axes(3, 1, width=4.8, height=7.6, height_ratios=[len(kept[name]) for name in titles])
     for ax, (name, title) in zip(axs, titles.items()):
         names, values = zip(*kept[name])
         busy = [0 if what.startswith("wait") else n for what, n in kept[name]]

@@ -22,7 +22,7 @@ def ladder():
         board.text(6, y + 31, says, anchor="start", size=11)
         board.box(236, y, 96, 40, keep, role="decay" if i > 1 else "state")
         board.text(345, y + 20, "+")
-        board.box(358, y, 196, 40, write, role="value" if i == 0 else "error")
+        board.box(358, y, 196, 40, write, role="value", hollow=i > 0)
         if i < 3:
             board.arrow((284, y + 41), (284, y + 59))
     return board.show(

@@ -4,7 +4,7 @@ import textwrap
 
 import numpy as np
 
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, name_lines, show, style
 from kda_lab.serving.blocks.request import Request
 from kda_lab.serving.blocks.scheduler import Scheduler, hybrid
 from kda_lab.serving.plan import costs
@@ -220,7 +220,8 @@ def bytes_and_worth():
     right.set(xscale="log", yscale="log", xlabel="tokens of the prefix", ylabel="thousand operations a byte")
     right.set_xticks(lengths[::3], [str(n) for n in lengths[::3]])
     right.minorticks_off()
-    right.legend(title="attention : SSM")
+    right.set_title("attention : SSM")
+    name_lines(right)
     return show(
         fig,
         "Left: bytes of a prefix of 10,000 tokens fall from 17.4 GB with a state every 16 tokens towards the 0.66 GB "

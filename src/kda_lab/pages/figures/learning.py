@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab import rules
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, rule, show, style
 from kda_lab.study import learning
 
 
@@ -15,16 +15,16 @@ def two_losses(writes=8):
     """
     k, v = torch.tensor([0.6, 0.8], dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64)
     fig, (left, right) = axes(1, 2, height=2.7)
-    runs = [("linear attention", "error", None), ("delta, β = 0.5", "state", 0.5)]
-    for label, role, beta in runs:
+    runs = [("linear attention", "linear attention", None), ("delta, β = 0.5", "DeltaNet", 0.5)]
+    for label, name, beta in runs:
         S = torch.tensor([[-1.0, -0.5]], dtype=torch.float64)
         own, fit = [], []
         for _ in range(writes + 1):
             own.append(learning.inner_product_loss(S, k, v).item())
             fit.append(learning.reconstruction_loss(S, k, v).item())
             S = (rules.linear(S, k, k, v) if beta is None else rules.delta(S, k, k, v, beta))[0]
-        left.plot(range(writes + 1), own, label=label, **style(role))
-        right.plot(range(writes + 1), fit, **style(role))
+        left.plot(range(writes + 1), own, label=label, **rule(name))
+        right.plot(range(writes + 1), fit, **rule(name))
     left.set(xlabel="writes of one pair", title="$-v\\cdot Sk$")
     right.set(xlabel="writes of one pair", title="$\\frac{1}{2}\\|Sk-v\\|^2$")
     left.legend(loc="lower left")

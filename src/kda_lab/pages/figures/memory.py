@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab.algebra import chunk
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import INK, axes, show, style
 
 MIB = 2**20
 
@@ -26,7 +26,7 @@ def bytes_of_memory(heads=32, D=128):
     for label, role, kv_heads, beside, side in caches:
         ax.plot(tokens, [n * kv_heads * 2 * D * 2 / MIB for n in tokens], label=label, **style(role))
         crossing = state / (kv_heads * 2 * D * 2)
-        ax.plot(crossing, state / MIB, "o", color=style("error")["color"], markersize=8, fillstyle="none")
+        ax.plot(crossing, state / MIB, "o", color=INK, markersize=8, fillstyle="none")
         ax.annotate(f"{crossing:.0f}", (crossing, state / MIB), xytext=beside, textcoords="offset points", ha=side)
     ax.plot(tokens, [state / MIB] * len(tokens), label="state", **style("state"))
     ax.set(xscale="log", yscale="log", xlabel="tokens in the context", ylabel="MiB in one layer")

@@ -86,7 +86,7 @@ def inverse_entries(C=64):
     same = draw[:1].expand(C, 16)
     gates = [0.1 * n for n in range(1, 31)]
     fig, ax = axes(height=3.0)
-    for label, role, keys in [("equal keys", "error", same), ("random keys, K = 16", "key", draw)]:
+    for label, role, keys in [("equal keys", "query", same), ("random keys, K = 16", "key", draw)]:
         largest = []
         for b in gates:
             R = triangular.substitution(chunk.tril(keys @ keys.T, -1) * b)

@@ -19,11 +19,11 @@ def who_waits():
     board.text(10, 40, "RNN", anchor="start", bold=True)
     board.text(10, 60, "T steps, one by one", anchor="start", size=12)
     for i, at in enumerate(x):
-        board.box(at - 24, 30, 48, 30, f"h_{i + 1}", role="error")
+        board.box(at - 24, 30, 48, 30, f"h_{i + 1}", role="state")
         board.text(at, 84, f"x_{i + 1}")
         board.arrow((at, 76), (at, 62))
         if i:
-            board.arrow((x[i - 1] + 24, 45), (at - 24, 45), role="error")
+            board.arrow((x[i - 1] + 24, 45), (at - 24, 45), role="state")
 
     board.text(10, 144, "attention", anchor="start", bold=True)
     board.text(10, 164, "one sum a row", anchor="start", size=12)
@@ -72,7 +72,7 @@ def distance(reach=160):
     ax.axhline(0, color=style("decay")["color"], linewidth=0.8)
     ax.plot(d, torch.ones(len(d), dtype=torch.float32), label="NoPE", markevery=20, **style("decay"))
     ax.plot(d, turned, label="RoPE, 32 pairs", markevery=20, **style("key"))
-    ax.plot(d, pair, label="one pair", markevery=20, linewidth=1, **style("error"))
+    ax.plot(d, pair, label="one pair", markevery=20, linewidth=1, **style("query"))
     ax.plot(d, 0.97**d, label="decay 0.97", markevery=20, **style("state"))
     ax.set(xlabel="tokens between key and query", ylabel="score of equal vectors", ylim=(-1.1, 1.15))
     fig.legend(loc="outside lower center", ncols=4)

@@ -65,7 +65,7 @@ def roofline():
         ("D", "attention, any batch", attention(1, 8 * K, **llama), "value"),
         ("E", "attention, 5 queries", attention(5, 8 * K, **llama), "value"),
         ("F", "attention, prompt of 8k", prefill_attention(8 * K, 128, 64, 8, 128), "value"),
-        ("G", "MLA, 128 heads", attention(1, 8 * K, **latent), "error"),
+        ("G", "MLA, 128 heads", attention(1, 8 * K, **latent), "query"),
         ("H", "KDA state", Work(7, 8), "state"),
     ]
     for letter, label, work, role in points:
@@ -106,7 +106,7 @@ def growth():
     fig, ax = axes(height=3.4)
     contexts = [2**n for n in range(10, 21)]
     picked = [
-        ("Llama-3.1-70B", "error", 0),
+        ("Llama-3.1-70B", "query", 0),
         ("DeepSeek-V3", "value", 0),
         ("Qwen3-Next-80B-A3B", "key", 0),
         ("GLM-5.3-Flash", "state", 0),

@@ -4,7 +4,7 @@ import torch
 
 from kda_lab import rules
 from kda_lab.algebra import chunk
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, rule, show, style
 from kda_lab.pages.table import Table
 from kda_lab.parts import inputs
 from kda_lab.proof.equations.chunk.mutants import CHUNK_MUTANTS
@@ -167,7 +167,7 @@ def cost_per_token(K=128, V=128):
     lengths = [2**n for n in range(6, 15)]
     fig, ax = axes(height=3.0)
     lines = [
-        ("softmax, mean of a causal pass", "error", [costs.causal_softmax_flops(n, K, V) for n in lengths]),
+        ("softmax, mean of a causal pass", "softmax", [costs.causal_softmax_flops(n, K, V) for n in lengths]),
         *(
             (f"chunks of {C}", role, [costs.chunk_flops(C, K, V) / C] * len(lengths))
             for C, role in ((64, "key"), (16, "state"))
@@ -175,7 +175,8 @@ def cost_per_token(K=128, V=128):
         ("token loop (just below)", "decay", [costs.recurrent_flops(K, V)] * len(lengths)),
     ]
     for label, role, cost in lines:
-        ax.plot(lengths, [c / 1e6 for c in cost], label=label, **style(role))
+        look = rule(role) if role == "softmax" else style(role)
+        ax.plot(lengths, [c / 1e6 for c in cost], label=label, **look)
     ax.set(xscale="log", yscale="log", xlabel="tokens of the sequence", ylabel="Mflop a token and head")
     ax.set_xticks([64, 256, 1024, 4096, 16384], ["64", "256", "1k", "4k", "16k"])
     ax.set_yticks([0.1, 1], ["0.1", "1"])

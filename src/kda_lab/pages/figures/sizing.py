@@ -46,7 +46,7 @@ def promises():
 
 
 CURVES = (
-    ("llama-3.1-70b", "Llama 70B, GQA", "error"),
+    ("llama-3.1-70b", "Llama 70B, GQA", "query"),
     ("deepseek-v3", "DeepSeek-V3, MLA", "decay"),
     ("qwen3.5-397b-a17b", "Qwen3.5-397B, GDN + GQA", "value"),
     ("glm-5.3-flash", "GLM-5.3-Flash, KDA + MLA", "key"),

@@ -3,7 +3,7 @@
 import torch
 
 from kda_lab import rules
-from kda_lab.pages.figures import axes, show, style
+from kda_lab.pages.figures import axes, rule, show, style
 from kda_lab.parts import inputs
 from kda_lab.serving.drafts.replayssm import drift
 from kda_lab.serving.plan import costs
@@ -49,9 +49,9 @@ def kept_drafts(tokens=400, drafts=3):
 
 
 RECORDS = {
-    "KDA: u fp32, k and g bf16": (costs.record_bytes(8, 128, 128), "state"),
-    "KDA: all bf16": (costs.record_bytes(8, 128, 128, u=2), "value"),
-    "GDN: u, k bf16, one g a head": (costs.record_bytes(8, 128, 128, u=2, gates=1, gate=4), "key"),
+    "KDA: u fp32, k and g bf16": (costs.record_bytes(8, 128, 128), "KDA", 1),
+    "KDA: all bf16": (costs.record_bytes(8, 128, 128, u=2), "KDA", 0.5),
+    "GDN: u, k bf16, one g a head": (costs.record_bytes(8, 128, 128, u=2, gates=1, gate=4), "GDN", 1),
 }
 
 
@@ -64,11 +64,11 @@ def speedups(longest=64):
     """
     state, lengths = costs.state_bytes(8, 128, 128), range(1, longest + 1)
     fig, ax = axes(height=3.0)
-    for name, (record, role) in RECORDS.items():
-        look, best = style(role), costs.best_ring(state, record)
+    for name, (record, kind, share) in RECORDS.items():
+        look, best = rule(kind), costs.best_ring(state, record)
         times = [costs.speedup(state, record, L) for L in (*lengths, best)]
-        ax.plot(lengths, times[:-1], label=name, color=look["color"], linestyle=look["linestyle"])
-        ax.plot([best], times[-1:], marker=look["marker"], color=look["color"], linestyle="none")
+        ax.plot(lengths, times[:-1], label=name, **look | {"linewidth": share * look["linewidth"]})
+        ax.plot([best], times[-1:], marker="o", color=look["color"], linestyle="none")
     ax.axhline(1, color=style("decay")["color"], linewidth=1)
     ax.set(xscale="log", xlabel="records in the ring, $L$", ylabel="times fewer bytes", ylim=(0.95, 2))
     ax.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kda_lab.data.lazy import modules, names
+from kda_lab.pages.look import tokens
 
 _KIT = Path(__file__).with_name("kit.js")
 
@@ -93,19 +94,37 @@ class Static:
         if re.search(r"</script|<!--", self.draw, re.I):
             raise ValueError(f"the drawing of the widget {self.name!r} must not contain '</script' or '<!--'")
         width, height = self.size
+        least = width * tokens.SMALLEST["phone"] / tokens.SMALLEST["desk"]
         controls = "".join(c.html() for c in self.controls)
         return (
             f'<div class="kda-widget" data-kda="{self.name}" role="group" aria-label="{escape(self.title)}">'
             f'<style>{_CSS}</style><div class="kda-controls">{controls}</div>'
-            f'<svg viewBox="0 0 {width} {height}" width="{width}" style="max-width: 100%; height: auto" role="img" '
-            f'aria-label="{escape(self.title)}" font-family="inherit" fill="currentColor"></svg>'
+            f'<div class="kda-drawing"><svg viewBox="0 0 {width} {height}" width="{width}" '
+            # it shrinks as far as its text can be read, then it scrolls
+            f'style="max-width: 100%; min-width: {least:.0f}px; height: auto" role="img" '
+            f'aria-label="{escape(self.title)}" font-family="inherit" fill="currentColor"></svg></div>'
             f'<p class="kda-say" aria-live="polite">This figure moves with JavaScript.</p>'
-            f'<script>(function () {{\n{_KIT.read_text(encoding="utf-8")}\nkit.start("{self.name}", {data}, function '
+            f'<script>(function () {{\n{kit()}\nkit.start("{self.name}", {data}, function '
             f"(v, data, kit) {{\n{self.draw}\n}});\n}})();</script></div>"
         )
 
     def __repr__(self) -> str:
         return f"<widget: {self.title}>"
+
+
+def kit() -> str:
+    """The drawing helpers of kit.js, with the colours and lines of the tokens.
+
+    >>> "const tokens" in kit()
+    True
+    """
+    paint = {name: tokens.variable(name) for name in (*tokens.SYMBOLS, "paper", "soft", "edge", "hair")}
+    rules = {
+        name: {"dash": " ".join(f"{part:g}" for part in line.dash), "width": line.width}
+        for name, line in tokens.RULES.items()
+    }
+    look = {"paint": paint, "rules": rules, "smallest": tokens.SMALLEST["desk"]}
+    return f"const tokens = {json.dumps(look)};\n{_KIT.read_text(encoding='utf-8')}"
 
 
 class Widget:
@@ -153,6 +172,7 @@ _CSS = (
     ".kda-widget label span{min-width:11em}.kda-widget input[type=range]{flex:1 1 "
     "10em;max-width:20em;min-height:1.6em}"
     ".kda-widget output{min-width:3.5em;font-variant-numeric:tabular-nums}.kda-widget svg{display:block;margin:.4em 0}"
+    ".kda-widget .kda-drawing{max-width:100%;overflow-x:auto}"
     ".kda-widget .kda-say{margin:.2em 0;min-height:1.5em}"
 )
 

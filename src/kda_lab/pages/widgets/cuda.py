@@ -31,7 +31,7 @@ def reference():
       const rows = [["needed: G\\u1d62 \\u2212 G\\u2c7c", (v.i - v.j) * v.g]];
       if (far) rows.push(["here: row i to n", (v.i - n) * v.g], ["here: n to column j", (n - v.j) * v.g]);
       else rows.push(["here: one difference", (v.i - v.j) * v.g]);
-      rows.push(["one reference: row i", (v.i + 1) * v.g], ["one reference: column j", -(v.j + 1) * v.g]);
+      rows.push(["for all: row i", (v.i + 1) * v.g], ["for all: column j", -(v.j + 1) * v.g]);
       const mid = 486, unit = 68 / 390;
       if (pair) {
         svg += kit.text(414, 10, "exponents x", { size: 12, anchor: "end" });

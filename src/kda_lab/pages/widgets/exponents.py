@@ -32,7 +32,7 @@ def diagonal_block():
       for (let i = 0; i < n; i++) { left.push(g * (i - ref)); right.push(g * (ref - i)); }
       const most = Math.max(...left, ...right), zero = 112, unit = 88 / Math.max(1.15 * most, 1.15 * Math.min(high, 2 * most), 1);
       const x0 = 92, width = 450 / n;
-      let over = 0, under = 0, svg = kit.text(x0 + 225, 10, "exponents: left half of a bar for the row factor, right half for the column factor", { size: 12 });
+      let over = 0, under = 0, svg = kit.text(x0 + 225, 10, "exponents, in pairs: the row factor left, the column factor right", { size: 12 });
       const bar = (x, e) => {
         const bad = e > high || e <= low;
         over += e > high; under += e <= low;

@@ -18,20 +18,20 @@ def what_is_left():
     """
     draw = """
       const alpha = Math.pow(2, -1 / v.half), keep = 1 - v.rho * v.rho, x0 = 60, y0 = 190, w = 300, h = 160;
-      const curves = [["linear attention", 1, "error", ""], ["decay alone (RetNet)", alpha, "decay", "2 4"],
-                      ["DeltaNet", keep, "state", "8 3 2 3"], ["Gated DeltaNet", alpha * keep, "key", "none"]];
+      const curves = [["linear attention", 1, "linear attention"], ["decay alone (RetNet)", alpha, "RetNet"],
+                      ["DeltaNet", keep, "DeltaNet"], ["Gated DeltaNet", alpha * keep, "GDN"]];
       let svg = kit.line(x0, y0, x0 + w, y0, { width: 1 }) + kit.line(x0, y0, x0, y0 - h, { width: 1 });
       svg += kit.text(x0 - 8, y0 - h, "1", { anchor: "end" }) + kit.text(x0 - 8, y0, "0", { anchor: "end" });
       svg += kit.text(x0, y0 + 16, "0") + kit.text(x0 + w, y0 + 16, String(data.tokens)) + kit.text(x0 + w / 2, y0 + 16, "tokens since the write");
       const at = (n) => x0 + w * n / data.tokens;
       svg += kit.line(at(v.age), y0, at(v.age), y0 - h - 10, { width: 1, dash: "3 3" });
-      curves.forEach(([name, factor, role, dash], i) => {
+      curves.forEach(([name, factor, rule], i) => {
         const points = [];
         for (let n = 0; n <= data.tokens; n++) points.push([kit.fmt(at(n), 1), (y0 - h * Math.pow(factor, n)).toFixed(1)]);
-        const left = Math.pow(factor, v.age), y = 52 + 34 * i;
-        svg += kit.path(points, { role, dash }) + kit.dot(at(v.age), y0 - h * left, { role });
-        svg += kit.line(380, y, 404, y, { role, width: 2.5, dash });
-        svg += kit.text(410, y, name, { anchor: "start", size: 12 }) + kit.text(410, y + 14, kit.fmt(100 * left, 1) + " %", { anchor: "start", size: 12, role });
+        const left = Math.pow(factor, v.age), y = 34 + 42 * i;
+        svg += kit.path(points, kit.rule(rule)) + kit.dot(at(v.age), y0 - h * left);
+        svg += kit.line(372, y, 408, y, kit.rule(rule));
+        svg += kit.text(416, y, name, { anchor: "start" }) + kit.text(416, y + 17, kit.fmt(100 * left, 1) + " %", { anchor: "start" });
       });
       const percent = (factor) => kit.fmt(100 * Math.pow(factor, v.age), 1) + " %";
       const say = `Half life ${v.half} tokens, a decay of ${kit.fmt(alpha, 4)} per token. After ${v.age} tokens decay alone leaves ${percent(alpha)}, ` +

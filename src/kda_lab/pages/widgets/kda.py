@@ -17,8 +17,8 @@ def gate():
       const softplus = (z) => Math.max(z, 0) + Math.log1p(Math.exp(-Math.abs(z)));
       const rate = Math.exp(v.slope);
       const forms = [
-        ["bounded", "state", "", (x) => data.bound / (1 + Math.exp(-rate * (x + v.bias)))],
-        ["softplus", "value", "6 4", (x) => -rate * softplus(x + v.bias)],
+        ["bounded", "decay", "", (x) => data.bound / (1 + Math.exp(-rate * (x + v.bias)))],
+        ["softplus", "decay", "6 4", (x) => -rate * softplus(x + v.bias)],
       ];
       const x0 = 40, x1 = 330, y0 = 195, y1 = 25, lo = -10, hi = 10;
       const px = (x) => x0 + (x1 - x0) * (x - lo) / (hi - lo), py = (a) => y0 - (y0 - y1) * a;

@@ -1,16 +1,17 @@
-// the helpers of a widget's drawing; each returns SVG as a string
+// the helpers of a widget's drawing; each returns SVG as a string. `tokens` comes from kda_lab.pages.look
 const kit = {
-  paint: { key: "#0072b2", value: "#a65900", state: "#00805e", decay: "#6e6e6e", error: "#b5173b" },
   // a role's colour, or the colour of the text
-  color(role) { return this.paint[role] ? `var(--kda-${role}, ${this.paint[role]})` : "currentColor"; },
+  color(role) { return tokens.paint[role] || "currentColor"; },
+  // the line of a rule, { dash, width, cap }: for line and path, which draw it in ink
+  rule(name) { return { ...tokens.rules[name], cap: "round" }; },
   // a number with a fixed number of digits and a true minus sign
   fmt(x, digits = 2) { return x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "\u2212"); },
   safe(text) { return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;"); },
-  text(x, y, label, { size = 13, anchor = "middle", role = "" } = {}) {
-    return `<text x="${x}" y="${y}" font-size="${size}" text-anchor="${anchor}" dominant-baseline="central" style="fill:${this.color(role)}">${this.safe(label)}</text>`;
+  text(x, y, label, { size = tokens.smallest, anchor = "middle", role = "" } = {}) {
+    return `<text x="${x}" y="${y}" font-size="${Math.max(size, tokens.smallest)}" text-anchor="${anchor}" dominant-baseline="central" style="fill:${this.color(role)}">${this.safe(label)}</text>`;
   },
-  line(x0, y0, x1, y1, { role = "", width = 1.6, dash = "" } = {}) {
-    return `<line x1="${x0}" y1="${y0}" x2="${x1}" y2="${y1}" style="stroke:${this.color(role)};stroke-width:${width};stroke-dasharray:${dash || "none"}"/>`;
+  line(x0, y0, x1, y1, { role = "", width = 1.6, dash = "", cap = "butt" } = {}) {
+    return `<line x1="${x0}" y1="${y0}" x2="${x1}" y2="${y1}" style="stroke:${this.color(role)};stroke-width:${width};stroke-dasharray:${dash || "none"};stroke-linecap:${cap}"/>`;
   },
   dot(x, y, { role = "", r = 4 } = {}) { return `<circle cx="${x}" cy="${y}" r="${r}" style="fill:${this.color(role)}"/>`; },
   arrow(x0, y0, x1, y1, { role = "", width = 2 } = {}) {
@@ -21,8 +22,8 @@ const kit = {
       `<path d="M${x1} ${y1}L${x - h * w / 2} ${y + h * u / 2}L${x + h * w / 2} ${y - h * u / 2}Z" style="fill:${this.color(role)}"/>`;
   },
   // a curve through points [[x, y], ...] in pixels
-  path(points, { role = "", width = 2, dash = "" } = {}) {
-    return `<path d="M${points.map((p) => p.join(" ")).join("L")}" style="fill:none;stroke:${this.color(role)};stroke-width:${width};stroke-dasharray:${dash || "none"}"/>`;
+  path(points, { role = "", width = 2, dash = "", cap = "butt" } = {}) {
+    return `<path d="M${points.map((p) => p.join(" ")).join("L")}" style="fill:none;stroke:${this.color(role)};stroke-width:${width};stroke-dasharray:${dash || "none"};stroke-linecap:${cap}"/>`;
   },
   bar(x, y, width, height, { role = "state", opacity = 0.7 } = {}) {
     return `<rect x="${x}" y="${y}" width="${width}" height="${Math.max(0, height)}" style="fill:${this.color(role)};fill-opacity:${opacity};stroke:${this.color(role)}"/>`;
@@ -34,7 +35,7 @@ const kit = {
     rows.forEach((row, i) => row.forEach((a, j) => {
       const share = Math.min(1, Math.abs(a) / most), paint = this.color(a < 0 ? negative : role);
       out += `<rect x="${x + j * cell}" y="${y + i * cell}" width="${cell}" height="${cell}" style="fill:${paint};fill-opacity:${0.04 + 0.56 * share};stroke:${paint}"/>`;
-      if (digits >= 0) out += this.text(x + (j + 0.5) * cell, y + (i + 0.5) * cell, this.fmt(a, digits), { size: Math.min(13, cell * 0.36) });
+      if (digits >= 0) out += this.text(x + (j + 0.5) * cell, y + (i + 0.5) * cell, this.fmt(a, digits), {});
     }));
     return out;
   },

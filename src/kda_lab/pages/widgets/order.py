@@ -21,9 +21,9 @@ def turned_pair():
       const score = Math.cos(rad(k - q));
       let svg = `<circle cx="${x0}" cy="${y0}" r="${r}" style="fill:none;stroke:currentColor;stroke-opacity:.25"/>`;
       svg += kit.arrow(x0, y0, x0 + r * Math.cos(rad(k)), y0 - r * Math.sin(rad(k)), { role: "key" });
-      svg += kit.arrow(x0, y0, x0 + r * Math.cos(rad(q)), y0 - r * Math.sin(rad(q)), { role: "value" });
+      svg += kit.arrow(x0, y0, x0 + r * Math.cos(rad(q)), y0 - r * Math.sin(rad(q)), { role: "query" });
       svg += kit.text(x0 + (r + 14) * Math.cos(rad(k)), y0 - (r + 14) * Math.sin(rad(k)), "k", { role: "key" });
-      svg += kit.text(x0 + (r + 14) * Math.cos(rad(q)), y0 - (r + 14) * Math.sin(rad(q)), "q", { role: "value" });
+      svg += kit.text(x0 + (r + 14) * Math.cos(rad(q)), y0 - (r + 14) * Math.sin(rad(q)), "q", { role: "query" });
       const X = (n) => 290 + 7.5 * (n + 15), Y = (s) => 125 - 80 * s, curve = [];
       for (let n = -15; n <= 15; n += 0.5) curve.push([X(n).toFixed(1), Y(Math.cos(rad(data.k - data.q - n * data.turn))).toFixed(1)]);
       svg += kit.line(X(-15), Y(0), X(15), Y(0), { width: 1 }) + kit.path(curve, { role: "decay" });

@@ -35,7 +35,7 @@ def one_block():
         for (const [count, page, used] of g.pages) for (let i = 0; i < count; i++) {
           const r = page < p.page && g.kind === "attention" ? "value" : role, wide = px(page) > 4;
           svg += `<rect x="${(x0 + px(at)).toFixed(1)}" y="${y}" width="${Math.max(px(used), 0.4).toFixed(2)}" height="18" ` +
-            `style="fill:${kit.color(r)};fill-opacity:.55;stroke:${wide ? "var(--kda-paper, #ffffff)" : "none"}"/>`;
+            `style="fill:${kit.color(r)};fill-opacity:.55;stroke:${wide ? kit.color("paper") : "none"}"/>`;
           at += page;
         }
         svg += kit.text(x0, y + 30, `${name}: ${g.pages.map((q) => q[0]).join(" + ")} pages, ${kit.fmt(100 * g.used / p.size, g.used < p.size / 100 ? 2 : 0)} % used`, { anchor: "start", size: 14 });

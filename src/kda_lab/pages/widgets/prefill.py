@@ -48,7 +48,7 @@ def bytes_per_token():
         if (bytes > 1e6) svg += kit.bar(4, y + 15, x(bytes), 18, { role });
         svg += kit.text(10 + x(bytes), y + 24, bytes ? `${gb(bytes)}, ${share} %` : "none", { anchor: "start" });
       });
-      const below = [["cards for the memory", cards], ["tokens/s, all", big(each)], ["tokens/s, a request", big(each / b)]];
+      const below = [["cards needed", cards], ["tokens/s, all", big(each)], ["tokens/s, a request", big(each / b)]];
       below.forEach(([name, number], i) => {
         svg += kit.text(70 + 140 * i, 192, name) + kit.text(70 + 140 * i, 212, String(number), { size: 17 });
       });

@@ -47,7 +47,7 @@ def hit_lengths():
     draw = """
       const h = data.units[v.unit], run = data.runs[v.unit][v.eagle][v.flag][v.states], k = Math.floor(v.shared / h), [b, c] = run[k];
       const x0 = 76, x1 = 384, px = (t) => x0 + (x1 - x0) * t / data.tokens, n = (x) => String(x).replace(/\\B(?=(\\d{3})+$)/g, ",");
-      let svg = kit.line(298, 12, 318, 12, { role: "error", width: 1.2, dash: "3 3" }) + kit.text(324, 12, "the prompts part", { anchor: "start", size: 11 });
+      let svg = kit.line(298, 12, 318, 12, { role: "error", width: 1.2, dash: "3 3" }) + kit.text(324, 12, "prompts part", { anchor: "start" });
       // a request: what each group has, and what both have
       [["second request", b, 6], ["third request", c, 82]].forEach(([name, r, y]) => {
         svg += kit.text(4, y + 6, name, { anchor: "start", size: 12 });

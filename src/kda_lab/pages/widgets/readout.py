@@ -7,18 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from kda_lab.pages.look import tokens
 from kda_lab.pages.widgets import Widget
 from kda_lab.pages.widgets.worked import STEPS, Step, example, matrices, work_out, written
 
 # what the page takes from here
 __all__ = ["STEPS", "chunk_steps", "example", "matrices", "work_out"]
 
-ROLE = dict.fromkeys(["K", "Q", "K_in", "Q_in", "K_g", "W"], "key") | dict.fromkeys(["V", "U", "O"], "value")
+ROLE = (
+    dict.fromkeys(["K", "K_in", "K_g", "W"], "key")
+    | dict.fromkeys(["Q", "Q_in"], "query")
+    | dict.fromkeys(["V", "U", "O"], "value")
+)
 ROLE |= dict.fromkeys(["α", "β", "G", "e^G", "e^{G_C}", "e^{G_C−G}"], "decay") | dict.fromkeys(
     ["S_0", "S_0^⊤", "S_C"], "state"
 )
-ROLE |= {"E": "error", "E^⊤": "error"}
-PAINT = {"key": "#0072b2", "value": "#a65900", "state": "#00805e", "decay": "#6e6e6e", "error": "#b5173b"}
+ROLE |= {"E": "value", "E^⊤": "value"}
 SHAPE = {
     "K": "[C, K]",
     "Q": "[C, K]",
@@ -71,7 +75,7 @@ def _matrix(name: str, X: np.ndarray, cell: int, outlined: set[tuple[int, int]] 
     rows, columns = X.shape
     top = max(abs(x) for x in X.ravel()) or 1
     role = ROLE.get(name, "")
-    paint = f"var(--kda-{role}, {PAINT[role]})" if role else "currentColor"
+    paint = tokens.variable(role) if role else "currentColor"
     body, numbers, frame = "", "", ""
     for i in range(rows):
         for j in range(columns):
