@@ -40,7 +40,7 @@
       p.mems = el("div", { class: "hero-mems" });
       p.heard = el("p", { class: "heard" });
       const steps = el("div", { class: "steps" }, p.next, p.play, p.skip, p.lose, p.empty);
-      const hands = el("div", { class: "hands" }, group("Say", "", ...Object.values(p.say)), group("Let pass", "later", ...p.pass), group("Ask", "", ...Object.values(p.ask)));
+      const hands = el("div", { class: "hands" }, group("Say", "", ...Object.values(p.say)), group("Wait", "later", ...p.pass), group("Ask", "", ...Object.values(p.ask)));
       live.append(el("div", { class: "pinned" }, p.told, steps, p.tabs), hands, p.mems, p.heard);
       return p;
     }
@@ -66,7 +66,7 @@
     function knobs(m) {
       if (!m.terms.includes("fade")) return [el("span", { class: "never" }, "never fades")];
       const columns = m.terms.includes("own") ? keys : [null];
-      m.sliders = columns.map((key, j) => rate(`${m.name}, ${key ? `${key} keeps` : "all keeps"}`, key ? m.rate[j] : m.rate, (x) => turn(m, j, x)));
+      m.sliders = columns.map((key, j) => rate(`${m.name}, ${key || "all"}`, key ? m.rate[j] : m.rate, (x) => turn(m, j, x)));
       return m.sliders.map((s) => s.node);
     }
 
@@ -225,7 +225,7 @@
     const beats = [
       { tell: "Ada lives in Rome.", from: 0, act: () => say("rome") },
       { tell: "Ada moved to Oslo.", from: 1, act: () => say("oslo") },
-      { tell: "Where is Ada now? Linear attention has added Oslo to Rome, so it answers both. DeltaNet looked first, took Rome out and wrote Oslo in its place.",
+      { tell: "Where is Ada now? Linear attention added, so it says both. DeltaNet looked first, took Rome out and wrote Oslo.",
         from: 2, ask: "Ada", focus: "delta" },
       { tell: `Now something that should not stay: the code is 417, and it is good for ${scene.lasts.code} tokens.`, from: 2, act: () => say("code") },
       { tell: "Two tokens later somebody needs the code, and both memories know it.", from: 3, act: () => pass(2), ask: "code" },
@@ -238,7 +238,7 @@
         from: last, act: () => sweep(by.gdn, best.gdn), ask: "code", focus: "gdn", gdn: first },
       { tell: "Kimi Delta Attention (KDA) gives each column a rate of its own. Ada\u2019s column keeps everything, and the code\u2019s column fades.",
         from: last, enter: "kda", ask: "code", focus: "kda" },
-      { tell: "Which one remembers? DeltaNet keeps all, even what has expired. KDA keeps what it should, because its rates differ from column to column. Drag one: can you make KDA lose, or GDN win?",
+      { tell: "Which one remembers? KDA keeps Ada and drops the code, because each column has its own rate. DeltaNet keeps even what has expired. Drag a rate: can you make KDA lose, or GDN win?",
         from: last, ask: "Ada", focus: "kda" },
     ];
     let running = null;

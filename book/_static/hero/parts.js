@@ -16,7 +16,7 @@ const heroParts = (() => {
   }
   const number = (x) => (Math.abs(x) < 0.005 ? "" : x.toFixed(2).replace("-", "\u2212"));
   function mark(kind) {
-    const span = el("span", { class: `mark ${kind}`, role: "img", "aria-label": WORD[kind] });
+    const span = el("span", { class: `sign ${kind}`, role: "img", "aria-label": WORD[kind] });
     span.innerHTML = `<svg viewBox="0 0 14 14" aria-hidden="true"><path d="${MARK[kind]}"/></svg>`;
     return span;
   }
@@ -58,8 +58,8 @@ const heroParts = (() => {
       asked.textContent = question ? `${question}?` : "";
       bars.forEach((cell, i) => {
         const x = numbers ? numbers[i] : 0;
-        cell.className = `answer ${numbers ? kind : ""} ${numbers && values[i] === want ? "wanted" : ""} ${Math.abs(x) < 0.1 ? "slight" : ""}`;
-        cell.children[1].style.width = `calc(var(--bar) * ${Math.max(0, Math.min(1, x)).toFixed(3)})`;
+        cell.className = `answer ${numbers ? kind : ""} ${numbers && values[i] === want ? "wanted" : ""} ${Math.abs(x) < 0.1 ? "slight" : x > 0.7 ? "long" : ""}`;
+        cell.style.setProperty("--x", Math.max(0, Math.min(1, x)).toFixed(3));
         cell.children[2].textContent = numbers ? number(x) : "";
       });
     }

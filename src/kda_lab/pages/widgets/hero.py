@@ -234,7 +234,7 @@ def panel(memory: Memory) -> str:
     >>> panel(MEMORIES[0]).count("<svg")
     1
     """
-    rate, cell, tall, left, top = best(memory.id), 52, 34, 52, 96
+    rate, cell, tall, left, top = best(memory.id), 56, 34, 56, 86
     S, heard = states(memory.id, rate)[-1], tokens()
     out = [
         f'<line x1="2" x2="218" y1="4" y2="4" class="line" stroke-width="{memory.width}" stroke-dasharray="{memory.dash}"/>',
@@ -267,8 +267,8 @@ def panel(memory: Memory) -> str:
         said.append(f"{key}? {words}")
         place = y + 26 + 24 * line
         out.append(_text(0, place, f"{key}?", "query"))
-        out.append(f'<path d="{MARKS[mark]}" transform="translate(50 {place - 12})" class="mark {mark}"/>')
-        out.append(_text(70, place, words, f"verdict {mark}"))
+        out.append(f'<path d="{MARKS[mark]}" transform="translate(54 {place - 12})" class="mark {mark}"/>')
+        out.append(_text(74, place, words, f"verdict {mark}"))
     alt = escape(f"{memory.full or memory.name}, after the story: {'; '.join(said)}.")
     return f'<svg viewBox="0 0 220 {y + 62:g}" role="img" aria-label="{alt}">{"".join(out)}</svg>'
 

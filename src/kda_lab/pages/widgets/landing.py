@@ -187,13 +187,14 @@ def rows(book: str | Path | None = None, equations: Sequence[Any] = EQUATIONS) -
     """
     from kda_lab import rules
 
-    told, out = index.pages(root(book) / "book"), []
+    told, out, functions = index.pages(root(book) / "book"), [], {}
+    for name, function in vars(rules).items():
+        if slug := re.search(r"Implements\s+([\w-]+)", getattr(function, "__doc__", "") or ""):
+            functions[slug[1]] = name
     for equation in equations:
-        places = [
-            function for file, _, function in index.implementations(equation.slug) if file == "rules.py" and function
-        ]
-        if not places or len(equation.mutants) < 3:
+        if equation.slug not in functions or len(equation.mutants) < 3:
             continue
+        name = functions[equation.slug]
         (verdict,) = prove(equation.slug)
         assert verdict.ok, f"{equation.slug} or one of its wrong versions does not come out as the registry says"
         page, anchor = told.get(equation.slug, ("equations", equation.slug))
@@ -203,9 +204,9 @@ def rows(book: str | Path | None = None, equations: Sequence[Any] = EQUATIONS) -
                 "says": equation.sentence,
                 "level": verdict.level,
                 "tried": f"{verdict.engine}: {verdict.sizes}",
-                "wrong": [name for name, _ in verdict.mutants],
-                "function": f"rules.{places[0]}",
-                "code": code(getattr(rules, places[0])),
+                "wrong": [wrong for wrong, _ in verdict.mutants],
+                "function": f"rules.{name}",
+                "code": code(getattr(rules, name)),
                 "page": f"{page}.html#{anchor}" if anchor else f"{page}.html",
             }
         )
