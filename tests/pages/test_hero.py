@@ -71,9 +71,11 @@ def test_the_script_tells_the_same_story():
         ("kda", [0.3, 1.0]),
     ]
     got = in_node(
-        "x.cases.map(([id, rate]) => { const terms = { look: id !== 'linear', alpha: id === 'gdn' ? [rate, rate] : rate };"
+        "x.cases.map(([id, rate]) => { const alpha = id === 'gdn' ? [rate, rate] : rate;"
+        "const terms = { look: id !== 'linear', alpha };"
         "const heard = R.tokens(x.scene.story); return heard.map((_, i) => { const h = heard.slice(0, i + 1), "
-        "S = R.replay(x.scene, h, terms); return Object.entries(x.scene.keys).map(([key, k]) => { const answer = R.read(S, k);"
+        "S = R.replay(x.scene, h, terms); return Object.entries(x.scene.keys).map(([key, k]) => { "
+        "const answer = R.read(S, k);"
         "return { answer, ...R.judge(x.scene, answer, R.right(x.scene, key, h)) }; }); }); })",
         {"scene": scene, "cases": cases},
     )
@@ -99,8 +101,8 @@ def test_the_script_tells_the_same_story():
 def test_the_scoreboard_of_the_script_is_the_table_of_the_scene():
     scene = hero.data()
     got = in_node(
-        "x.memories.map((m) => R.score(x, { look: m.terms.includes('look'), alpha: m.terms.includes('own') ? x.best[m.id] : "
-        "m.terms.includes('fade') ? Object.keys(x.keys).map(() => x.best[m.id]) : null }).map((c) => c.mark))",
+        "x.memories.map((m) => { const rate = x.best[m.id], alpha = typeof rate === 'number' ? [rate, rate] : rate;"
+        "return R.score(x, { look: m.terms.includes('look'), alpha }).map((c) => c.mark); })",
         scene,
     )
     assert dict(zip((m.id for m in hero.MEMORIES), got)) == scene["table"]

@@ -237,9 +237,9 @@
       { tell: `Turn the rate up to ${best.gdn}, and Ada is back. But the code is back as well: whatever fades the code fades Ada as much, so no one rate can do both.`,
         from: last, act: () => sweep(by.gdn, best.gdn), ask: "code", focus: "gdn", gdn: first },
       { tell: "Kimi Delta Attention (KDA) gives each column a rate of its own. Ada\u2019s column keeps everything, and the code\u2019s column fades.",
-        from: last, enter: "kda", ask: "code", focus: "kda" },
+        from: last, enter: "kda", ask: "Ada", focus: "kda" },
       { tell: "Which one remembers? KDA keeps Ada and drops the code, because each column has its own rate. DeltaNet keeps even what has expired. Drag a rate: can you make KDA lose, or GDN win?",
-        from: last, ask: "Ada", focus: "kda" },
+        from: last, ask: "code", focus: "kda" },
     ];
     let running = null;
     async function step() {
@@ -298,13 +298,17 @@
       if (state.auto) stop();
       else auto();
     }
-    function reset() {
-      Object.assign(state, { heard: [], asked: null, known: 0, beat: 0, extended: false, current: "linear" });
+    // every term on, every rate at its best
+    function mend() {
       for (const m of memories) {
         m.on = { look: true, fade: true, own: true };
         set(m, scene.best[m.id]);
-        m.node.hidden = m.tab.hidden = m.terms.includes("fade");
       }
+    }
+    function reset() {
+      Object.assign(state, { heard: [], asked: null, known: 0, beat: 0, extended: false, current: "linear" });
+      mend();
+      for (const m of memories) m.node.hidden = m.tab.hidden = m.terms.includes("fade");
     }
 
     // ---------------------------------------------------------------- the reader's hands
@@ -342,8 +346,8 @@
     function lose() {
       const extended = !state.extended;
       all([...whole]);
-      state.extended = extended;
-      state.asked = "code";
+      mend();
+      Object.assign(state, { extended, asked: "code", current: "kda" });
       tell(extended ? "At the last moment the code is extended, so 417 is wanted after all. KDA has let it go, and nothing brings it back. The memories that cannot forget look clever now." : "The code expires as planned: right would be nothing, and KDA alone has let it go.");
       render();
     }
@@ -371,7 +375,7 @@
       const after = score(m), fails = after.find((c, i) => c.mark !== "ok" && before[i].mark === "ok");
       if (fails) state.asked = fails.key;
       const off = m.terms.filter((t) => !m.on[t]).map((t) => WITHOUT[t]), name = alias(m);
-      tell(off.length ? `${m.name} ${join(off)} is ${name}. ${fails ? `Now ${quote(fails.key)} fails ${fails.name}: ${fails.text}.` : ""}` : `${m.name} is whole again.`);
+      tell(off.length ? `${m.name} ${join(off)} is ${name}. ${fails ? `Now ${quote(fails.key)} (${fails.name}) gets \u201c${fails.text}\u201d.` : ""}` : `${m.name} is whole again.`);
       render();
     }
 
