@@ -339,7 +339,7 @@
     }
     function clear() {
       all([]);
-      state.asked = null;
+      Object.assign(state, { asked: null, extended: false });
       tell("All four are empty. Say something to them, let time pass, and ask.");
       render();
     }
@@ -392,7 +392,8 @@
     if (/[?&]still/.test(location.search)) return finish();
     tell("Two memories, both empty. Each is a small table with a column for every key and a row for every value.");
     render();
-    if (calm.matches) return;
+    // without movement, the first conflict stands there at once
+    if (calm.matches) return void (async () => { while (state.beat < 3) await step(); })();
     new IntersectionObserver((seen, watch) => {
       if (!seen[0].isIntersecting) return;
       watch.disconnect();

@@ -32,7 +32,7 @@ const heroParts = (() => {
   // The state as tanks, a row a value and a column a key; to the right what the question gets, a bar a value.
   function table(name, values, keys) {
     const heads = keys.map((key) => el("button", { type: "button", "data-ask": key, title: `Ask \u201c${key}?\u201d` }, key));
-    const asked = el("th", { scope: "col", class: "asked" });
+    const asked = el("td", { class: "asked" });
     const cells = [], bars = [], rows = [];
     for (const value of values) {
       const own = keys.map(() => el("td", { class: "cell" }, el("span", { class: "level" }), el("span", { class: "num" })));
