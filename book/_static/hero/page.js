@@ -198,13 +198,13 @@
       const mine = begin();
       state.asked = key;
       render();
-      if (!calm.matches) shown().forEach((m) => m.verdict.animate([{ transform: "scale(.6)", opacity: 0 }, { transform: "scale(1)", opacity: 1 }], { duration: 320, easing: "ease-out" }));
+      if (!calm.matches) shown().forEach((m) => m.verdict.animate([{ transform: "scale(.6)" }, { transform: "scale(1)" }], { duration: 320, easing: "ease-out" }));
       await wait(340, mine);
     }
     function enter(id) {
       const m = by[id];
       m.node.hidden = m.tab.hidden = false;
-      if (!calm.matches) m.node.animate([{ opacity: 0, transform: "translateX(24px)" }, { opacity: 1, transform: "none" }], { duration: 500, easing: "ease-out" });
+      if (!calm.matches) m.node.animate([{ transform: "translateX(40px)" }, { transform: "none" }], { duration: 500, easing: "ease-out" });
     }
     function set(m, value) {
       m.rate = Array.isArray(value) ? [...value] : value;

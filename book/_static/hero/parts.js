@@ -58,7 +58,7 @@ const heroParts = (() => {
       asked.textContent = question ? `${question}?` : "";
       bars.forEach((cell, i) => {
         const x = numbers ? numbers[i] : 0;
-        cell.className = `answer ${numbers ? kind : ""} ${numbers && values[i] === want ? "wanted" : ""} ${Math.abs(x) < 0.1 ? "slight" : x > 0.7 ? "long" : ""}`;
+        cell.className = `answer ${numbers ? kind : ""} ${numbers && values[i] === want ? "wanted" : ""} ${Math.abs(x) < 0.1 ? "slight" : x >= 0.5 ? "long" : ""}`;
         cell.style.setProperty("--x", Math.max(0, Math.min(1, x)).toFixed(3));
         cell.children[2].textContent = numbers ? number(x) : "";
       });
@@ -88,13 +88,14 @@ const heroParts = (() => {
     box.append(node);
     node.animate(frames(node), { duration: ms, easing: "cubic-bezier(.45,.05,.3,1)", fill: "both" }).onfinish = () => node.remove();
   }
+  // nothing here is see-through on its way, so that every number can be read at any moment
   // a number flies from what was said into its cell: solid for a value, hollow for a difference
   function fly(box, from, to, text, kind, ms) {
     const a = place(box, from), b = place(box, to);
     if (!b.width || calm.matches) return;
     move(box, text, kind, (node) => {
       const at = (p, lift, size) => `translate(${p.x + p.width / 2 - node.offsetWidth / 2}px, ${p.y + p.height / 2 - node.offsetHeight / 2 - lift}px) scale(${size})`;
-      return [{ transform: at(a, 0, 0.8), opacity: 0 }, { transform: at(a, 6, 1), opacity: 1, offset: 0.15 }, { transform: at(b, 0, 1.1), opacity: 1, offset: 0.9 }, { transform: at(b, 0, 0.9), opacity: 0 }];
+      return [{ transform: at(a, 0, 0.6) }, { transform: at(a, 6, 1), offset: 0.15 }, { transform: at(b, 0, 1.1), offset: 0.9 }, { transform: at(b, 0, 0.9) }];
     }, ms);
   }
   // what was there lifts out of its cell
@@ -105,7 +106,7 @@ const heroParts = (() => {
     move(box, text, "out", (node) => {
       node.style.width = `${a.width}px`;
       node.style.height = `${a.height}px`;
-      return [{ transform: at(0, 0, 0), opacity: 1 }, { transform: at(0, -12, 0), opacity: 1, offset: 0.35 }, { transform: at(14, -80, 9), opacity: 0 }];
+      return [{ transform: at(0, 0, 0) }, { transform: at(0, -12, 0), offset: 0.35 }, { transform: `${at(14, -80, 9)} scale(.3)` }];
     }, ms);
   }
   return { el, number, mark, sentence, stroke, table, rate, fly, lift, calm };
