@@ -348,7 +348,7 @@
       all([...whole]);
       mend();
       Object.assign(state, { extended, asked: "code", current: "kda" });
-      tell(extended ? "At the last moment the code is extended, so 417 is wanted after all. KDA has let it go, and nothing brings it back. The memories that cannot forget look clever now." : "The code expires as planned: right would be nothing, and KDA alone has let it go.");
+      tell(extended ? "At the last moment the code is extended, so 417 is wanted after all. KDA has let it go, and nothing brings it back. The memories that held on to it look clever now." : "The code expires as planned: right would be nothing, and KDA alone has let it go.");
       render();
     }
     function story() {
