@@ -7,10 +7,10 @@ STRICT := -W --keep-going -n
 PORT ?= 8000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup book serve page lint test verify faults check site clean
+.PHONY: help setup book serve page lint test verify faults check site site-archive clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with the pinned requirements and the package itself
 
@@ -56,6 +56,13 @@ faults: $(READY) ## which case of the conformance suite catches which planted fa
 
 site: ## look at the built book with a browser (needs Chromium and Node.js), screenshots in _build/shots
 	@node tools/site_check.mjs _build/html _build/shots
+
+site-archive: ## pack the built book into dist/: unpack it anywhere and open index.html, no network needed
+	@test -f _build/html/index.html || { echo "there is no _build/html/index.html; run 'make book' first"; exit 1; }
+	@mkdir -p dist
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' src/kda_lab/__init__.py); \
+	tar -czf dist/kda-lab-site-$$version.tar.gz --transform "s,^html,kda-lab-$$version," -C _build html; \
+	echo "dist/kda-lab-site-$$version.tar.gz"
 
 clean: ## remove what the builds made; .venv stays
 	rm -rf _build
