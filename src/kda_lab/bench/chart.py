@@ -66,7 +66,7 @@ def draw(document):
     y, ticks, seen = 0.0, [], {}
     for shape, group in groups:
         y -= GAP
-        ax.text(left, y + 0.55 * ROW, f" {shape}", fontsize=9, fontweight="bold", va="bottom")
+        ax.text(left, y + 0.55 * ROW, f" {shape}", fontsize=9, va="bottom")
         for name, what, floor, times in group:
             handle = bar(ax, y, what, floor, times)
             seen.setdefault(KINDS[what][2], handle)
